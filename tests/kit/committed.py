@@ -1,4 +1,4 @@
-"""All that a store holds after a commit, read from its bytes alone: what invariants about accounts look at."""
+"""The contents of a store after a commit, decoded from its bytes, for invariants about accounts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kedge.placement.ledger import Ledger, ledger_of
 
 
 class State:
-    """Everything that a store holds after a commit."""
+    """The contents of a store after a commit."""
 
     def __init__(self, store: Any) -> None:
         self.objects: dict[str, dict[str, Object]] = {}
@@ -28,6 +28,6 @@ class State:
         return {name: ledger_of(found.view) for name, found in self.of("NodeAllocation.kedge.dev").items()}
 
     def live_ledgers(self) -> dict[str, Ledger]:
-        """Those of nodes that are still the incarnation the ledger is about."""
+        """The ledgers of current incarnations of nodes."""
         nodes = self.of("Node")
         return {n: each for n, each in self.ledgers().items() if n in nodes and nodes[n].uid == each.node_uid}

@@ -1,4 +1,4 @@
-"""What tests of a scheduler on a full disk share: short backoffs, and a wait in real time."""
+"""Shared by tests of a scheduler on a full disk: short backoffs, and a wait in real time."""
 
 from __future__ import annotations
 

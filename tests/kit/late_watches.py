@@ -15,7 +15,7 @@ HOUR_S = 3600.0
 
 
 class Delay:
-    """How late every watch of a cluster is. Lists and writes are not: their answers are of the moment."""
+    """The delay of every watch of a cluster. Lists and writes are not delayed."""
 
     def __init__(self) -> None:
         self.late_s = 0.0
@@ -28,7 +28,7 @@ class Delay:
 
 
 class LateTransport(RemoteTransport):
-    """Whatever a stream brings is handed on so much later, in order; nothing is lost."""
+    """Delivers the events of a stream with a delay, in order and without loss."""
 
     def __init__(self, remote: Any, delay: Delay) -> None:
         super().__init__(remote)

@@ -26,6 +26,6 @@ def status(cluster: Cluster) -> Any:
     return found.view.status
 
 
-def obeyed(cluster: Cluster) -> dict[str, int]:
-    """By scheduler: the generation that it says it goes by."""
+def applied_generations(cluster: Cluster) -> dict[str, int]:
+    """By scheduler: the generation that its condition names."""
     return {each.type.removeprefix(OBEYED_PREFIX): each.observed_generation for each in status(cluster).conditions}

@@ -1,4 +1,4 @@
-"""One scheduler in a world without faults but those that a test asks for, on virtual time."""
+"""A harness for one scheduler, on virtual time, with only the faults that a test sets."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 LIMITS = Limits(
     decisions_sample_every=1, scheduler_flush_s=1e6, scheduler_explained_s=1.0, lease_s=6.0, lease_renew_s=4.0
 )
-"""Every record is kept, and who is not woken is never looked at."""
+"""Every record is kept, and a pod that is not woken is never tried: there is no flush."""
 
 
 class ScriptedTransport(UnreliableTransport):
-    """A wire on which a test loses just what it wants to lose."""
+    """A transport with faults that a test switches on."""
 
     binds_lost = False
-    """Binds are carried out, and nobody hears of it."""
+    """Binds are committed, and their replies are lost."""
     binds_held = False
     """Binds wait before they are sent."""
     stays = ""
-    """A pod that may not be asked to leave after all, which is heard of late."""
+    """The eviction of this pod is rejected, after a delay."""
     fences = ""
-    """A pod whose bind finds that another leads."""
+    """The bind of this pod is fenced off."""
     replies_held = False
-    """Binds are carried out, and that is heard of late."""
+    """Binds are committed, and their replies wait."""
     reserves_held = False
-    """So do the reservations of gangs."""
+    """Reservations of gangs wait before they are sent."""
     blind = False
-    """Pods cannot be read, and nothing is heard of them."""
+    """Reads of pods fail, and their watch is silent."""
     deaf = False
-    """Nothing is heard of pods, but they can be read."""
+    """The watch of pods is silent, but reads work."""
     pods_late_s = 0.0
-    """So long after one another is each change of a pod heard of."""
+    """The delay of each watch event of a pod."""
     ledgers_held = False
-    """Nothing is heard of ledgers."""
+    """The watch of ledgers is silent."""
     sets_held = False
-    """Nothing is heard of ReplicaSets."""
+    """The watch of ReplicaSets is silent."""
     nodes_held = False
-    """Nothing is heard of nodes."""
+    """The watch of nodes is silent."""
     refuses = ""
-    """A node to which no bind is let through: the service and the scheduler disagree for good."""
+    """Every bind to this node is refused."""
 
     async def open_watch(self, request: OpenWatch) -> AsyncGenerator[Any, None]:
         return self._filtered(await super().open_watch(request), request.target.kind)
@@ -120,7 +120,7 @@ class ScriptedTransport(UnreliableTransport):
 
 
 class SchedulerHarness(ControllerHarness):
-    """A harness with a scheduler."""
+    """A cluster with one scheduler."""
 
     def _process(self, name: str) -> tuple[Host, Env, ScriptedTransport, Client]:
         host = self.sim.host(name)
@@ -129,7 +129,7 @@ class SchedulerHarness(ControllerHarness):
         return host, env, self.wire, Client(self.wire, env, component=name)
 
     async def open_for(self, *nodes: dict[str, Any], name: str = "default-scheduler") -> Scheduler:
-        """Nodes, and a scheduler that leads."""
+        """Create nodes, and start a scheduler until it leads."""
         for body in nodes or (node("node-a", cpu="1"),):
             await self.cluster.authority.create(NODE, body)
         self.scheduler = Scheduler(self.client, self.env, name=name, caches=self.caches, recorder=self.recorder)
@@ -138,7 +138,7 @@ class SchedulerHarness(ControllerHarness):
         return self.scheduler
 
     def another_scheduler(self, host_name: str = "second", *, name: str = "default-scheduler") -> SchedulerHarness:
-        """Another process beside this one, that runs too."""
+        """Start a second scheduler process."""
         other = SchedulerHarness.__new__(SchedulerHarness)
         other.sim, other.cluster, other.limits, other.reported = self.sim, self.cluster, self.limits, self.reported
         other.host, other.env, other.transport, other.client = other._process(host_name)
@@ -170,7 +170,7 @@ class SchedulerHarness(ControllerHarness):
         await self.cluster.authority.patch(found.key, status, subresource="status")
 
     async def remove(self, name: str, *, confirm: bool = True) -> None:
-        """By force; and the agent says that nothing runs any more, or not."""
+        """Force-delete a pod; its agent confirms the end if `confirm`."""
         key = Key("Pod", "default", name)
         found = await self.cluster.authority.get(key)
         await self.cluster.authority.delete(key, DeleteOptions(uid=found.uid, grace_s=0))
@@ -186,25 +186,25 @@ class SchedulerHarness(ControllerHarness):
         return self.cluster.find(Key("Pod", "default", name))
 
     def place(self, name: str) -> str:
-        """Where a pod is bound; empty if nowhere."""
+        """The node of a pod; empty if it is not bound."""
         found = self.find(name)
         return found.view.spec.node_name if found is not None else ""
 
     def reason(self, name: str) -> str:
-        """What the pod's condition says of why it has no node."""
+        """The message of the pod's `PodScheduled` condition."""
         found = self.find(name)
         conditions = found.view.status.conditions if found is not None else ()
         return next((each.message for each in conditions if each.type == "PodScheduled"), "")
 
     def said(self, name: str) -> tuple[str, str, str]:
-        """What the pod's condition says of its scheduling: status, reason and message; empty if it says nothing."""
+        """Status, reason and message of the pod's `PodScheduled` condition; empty if it has none."""
         found = self.find(name)
         conditions = found.view.status.conditions if found is not None else ()
         told = ((each.status, each.reason, each.message) for each in conditions if each.type == "PodScheduled")
         return next(told, ("", "", ""))
 
     def nominated(self, name: str) -> str:
-        """The node on which a place is said to be made for a pod."""
+        """The nominated node of a pod."""
         found = self.find(name)
         return found.view.status.nominated_node_name if found is not None else ""
 
@@ -223,7 +223,7 @@ class SchedulerHarness(ControllerHarness):
         return recheck_attempts(self.decisions(), self.caches, self.env)
 
     def nothing_is_left(self) -> bool:
-        """No assumption, no bind, nothing in flight, nothing remembered of anybody."""
+        """No assumption, no bind, nothing in flight, no refusal."""
         scheduler = self.scheduler
         stats = scheduler.statistics()
         return not (
@@ -240,7 +240,7 @@ Test = Callable[[SchedulerHarness], Coroutine[Any, Any, None]]
 
 
 def with_scheduler(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], None]]:
-    """Run an async test where nothing goes wrong by itself. Every attempt that was kept is then run again."""
+    """Run an async test without random faults. Afterwards every kept attempt is rechecked."""
 
     def decorate(test: Test) -> Callable[[], None]:
         @functools.wraps(test)
@@ -256,7 +256,7 @@ def with_scheduler(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], Non
             outcome = run(program, 1, faults=NO_FAULTS)
             assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
 
-        del within.__dict__["__wrapped__"]  # else pytest takes `desk` for a fixture
+        del within.__dict__["__wrapped__"]  # else pytest takes `harness` for a fixture
         return within
 
     return decorate

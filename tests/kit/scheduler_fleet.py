@@ -1,7 +1,7 @@
-"""Schedulers in a hostile world: two of one name and one of another, with what stands in for their nodes' agents.
+"""Several schedulers under faults: two of one name and one of another, with a substitute for node agents.
 
-`Town` keeps every process, so that each attempt can be run again. `scheduling_users` disturbs it; `scheduling_state`
-judges what is committed.
+`SchedulerFleet` keeps every process, so that each attempt can be rechecked. `scheduler_users` disturbs it;
+`scheduler_invariants` checks committed state.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ LIMITS = Limits(
     floor_wait_s=5.0,
     decisions_sample_every=1,
 )
-"""Changes of leader come round within a run; nets do not: who is not woken is never looked at."""
+"""Leaders change within a run; safety nets do not act: a pod that is not woken is never tried."""
 
 
-# -- the schedulers --------------------------------------------------------------------------------
+# -- schedulers ------------------------------------------------------------------------------------
 
 
 class ObservedTransport(RemoteTransport):
-    """A wire that notes what became of binds."""
+    """A transport that records the outcome of binds."""
 
     def __init__(self, sim: Simulation, host: Host, remote: Any, holds: tuple[str, ...]) -> None:
         super().__init__(remote)
@@ -62,11 +62,11 @@ class ObservedTransport(RemoteTransport):
         self._host = host
         self._holds = holds
         self.binds_out: dict[Key, str] = {}
-        """The uid of each pod whose bind is out."""
+        """By pod: the uids of binds in flight."""
         self.on_bind: Callable[[], None] = lambda: None
 
     def stop_the_host(self) -> None:
-        """For longer than its lease, with this bind in its hands: it is sent when another leads."""
+        """Pause the host for longer than its lease, in the middle of a bind: it is sent when another process leads."""
         host, process, world = self._host, self._host.process, self._sim.world
         host.pause()
         self._sim.sometimes("a scheduler was stopped in the middle of a bind")
@@ -110,7 +110,7 @@ class ObservedTransport(RemoteTransport):
 
 @dataclass
 class SchedulerProcess:
-    """One life of one scheduler process."""
+    """One run of one scheduler process."""
 
     host: Host
     number: int
@@ -121,7 +121,7 @@ class SchedulerProcess:
 
 @dataclass
 class SchedulerFleet:
-    """A cluster, its schedulers, and what was seen of them."""
+    """A cluster, and every scheduler process that ever ran on it."""
 
     sim: Simulation
     cluster: Cluster
@@ -129,7 +129,7 @@ class SchedulerFleet:
     processes: list[SchedulerProcess] = field(default_factory=list)
     make: Callable[..., Scheduler] = Scheduler
     holds: tuple[str, ...] = ("", "", "", "", "late", "late", "late", "stopped")
-    """What may become of a bind before it is sent."""
+    """The delays to choose from for each bind, before it is sent."""
 
     def boot(self, host_name: str, name: str) -> Host:
         host = self.sim.host(host_name)
@@ -149,7 +149,7 @@ class SchedulerFleet:
         await scheduler.run()
 
     def boot_quotas(self) -> Host:
-        """The controller that sees to it that quotas are counted."""
+        """Boot the controller that counts quotas."""
         host = self.sim.host("quotas")
         host.boot(
             lambda host: quota_controller(ControllerRuntime(self.client(host, 1), host.env(limits=self.limits))).run()
@@ -169,7 +169,7 @@ class SchedulerFleet:
             self.sim.sometimes("a standby took over with binds in flight")
 
     async def wait_bind(self) -> SchedulerProcess | None:
-        """A scheduler that has a bind on its way; None if none has for a while."""
+        """Wait for a scheduler with a bind in flight; None if there is none for a while."""
         for _ in range(600):
             life = next((each for each in self.living() if each.wire.binds_out and not each.host.paused), None)
             if life is not None:
@@ -178,14 +178,14 @@ class SchedulerFleet:
         return None
 
     def recheck(self) -> int:
-        """Run every kept attempt of every process again. How many there were."""
+        """Recheck every kept attempt of every process. Returns their number."""
         return sum(
             recheck_attempts(reversed(list(life.recorder.decisions())), life.scheduler.caches, life.scheduler._env)
             for life in self.processes
         )
 
 
-# -- agents, and the end ---------------------------------------------------------------------------
+# -- agents and the end of a run -------------------------------------------------------------------
 
 
 async def confirm(client: Any, node_name: str, uid: str) -> None:
@@ -195,7 +195,7 @@ async def confirm(client: Any, node_name: str, uid: str) -> None:
 
 
 async def run_agents(fleet: SchedulerFleet) -> None:
-    """Stands in for node agents: what was asked to leave ends, some time later."""
+    """In place of node agents: terminating pods end some time later."""
     authority, sim = fleet.cluster.authority, fleet.sim
     while True:
         await asyncio.sleep(sim.choose("agents look after", (1.0, 3.0)))
@@ -210,10 +210,10 @@ async def run_agents(fleet: SchedulerFleet) -> None:
 
 
 async def settle(fleet: SchedulerFleet) -> None:
-    """No more faults: whatever fits is bound, and then nobody writes."""
+    """Without faults, every pod that fits is bound, and then there are no more writes."""
     sim, cluster = fleet.sim, fleet.cluster
     sim.heal()
-    for name in NODES:  # what left by force and was not confirmed: now its agent speaks
+    for name in NODES:  # the ends of force-deleted pods are confirmed now
         ledger = State(cluster.store).live_ledgers().get(name)
         pods = {found.uid for found in State(cluster.store).of("Pod").values()}
         for uid, claim in () if ledger is None else tuple(ledger.claims.items()):
@@ -226,7 +226,7 @@ async def settle(fleet: SchedulerFleet) -> None:
         if not moved and not left:
             return
     if left:
-        sim.violate("what fits is bound", f"{left} could be bound, and nobody does it")
+        sim.violate("what fits is bound", f"{left} could be bound, and are not")
     sim.violate("then silence", f"writes after everything was done: {sorted(map(str, moved))}")
 
 

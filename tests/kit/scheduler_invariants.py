@@ -1,6 +1,6 @@
-"""What schedulers have committed, and whether it is right: accounts balance, gangs are whole, nobody is forgotten.
+"""Invariants of the scheduler: accounts balance, gangs are whole, no pod is forgotten.
 
-The invariants read committed state, never a cache.
+They read committed state, never a cache.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ OTHER = "other-scheduler"
 
 
 class Accounts:
-    """Accounts balance at every commit, and no commit adds to what is full."""
+    """Accounts balance at every commit, and no commit overcommits."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._nodes_of: dict[str, str] = {}
         self._used: dict[str, Units] = {}
         self._generations: dict[str, str] = {}
-        """Which incarnation of a quota or node `_used` is about."""
+        """The incarnation of the quota or node in `_used`."""
         self._committed: frozenset[str] = frozenset()
 
     def __call__(self, commit: Commit) -> Wrong:
@@ -53,7 +53,7 @@ class Accounts:
         yield from self._gangs_are_whole(state)
 
     def _one_node_each(self, state: State) -> Wrong:
-        """A pod uid is bound to one node, for ever; and it has a claim on at most one."""
+        """A pod uid is bound to one node for ever, and has a claim on at most one."""
         for found in state.of("Pod").values():
             node_name = found.view.spec.node_name
             if node_name and self._nodes_of.setdefault(found.uid, node_name) != node_name:
@@ -65,7 +65,7 @@ class Accounts:
                     yield "two nodes", f"{uid} has claims on {seen[uid]} and {name}"
 
     def _ledgers_say_what_is_held(self, state: State) -> Wrong:
-        """A ledger is its bound pods, its reservations, and what lingers of pods that are gone; and nothing else."""
+        """A ledger holds bound pods, reservations and unreleased claims, and nothing else."""
         reserved: dict[str, str] = {}
         for found in state.of("Reservation.kedge.dev").values():
             spec = found.view.spec
@@ -80,7 +80,7 @@ class Accounts:
                 holder = pods.get(uid)
                 if claim.state is ClaimState.RESERVED:
                     if reserved.get(uid) != name:
-                        yield "orphan", f"{name} keeps a place for {claim.name} that nobody reserved"
+                        yield "orphan", f"{name} keeps a place for {claim.name} that was not reserved"
                 elif holder is None:
                     if uid not in self._nodes_of:
                         yield "leak", f"{name} holds {claim.name}, which never was bound"
@@ -127,7 +127,7 @@ class Accounts:
                     yield "quota", f"{found.key}: claims in {zone} come to {total}, the quota says {dict(use.used)}"
 
     def _gangs_are_whole(self, state: State) -> Wrong:
-        """A member is bound only once as many as its gang asked for held a place."""
+        """A member is bound only after its whole gang held room."""
         record = state.of("Reservation.kedge.dev").get(RECORD.name)
         if record is not None and record.view.status.phase == "Committed":
             self._committed |= frozenset(record.view.status.members)
@@ -137,11 +137,11 @@ class Accounts:
                 yield "part of a gang", f"{found.key} was bound, and its gang was never committed with it"
 
 
-# -- the end ---------------------------------------------------------------------------------------
+# -- the end of a run ------------------------------------------------------------------------------
 
 
 def could_be_bound(state: State) -> list[Key]:
-    """Pods that wait though some node would take them, by the rules of the bind and by those about other pods."""
+    """Pending pods that fit some node, by the predicates of the bind and by the rules about other pods."""
     nodes, ledgers = state.of("Node"), state.live_ledgers()
     gangs = [found for found in state.of("Pod").values() if found.key.name in GANG]
     left = []
@@ -164,7 +164,7 @@ def could_be_bound(state: State) -> list[Key]:
 
 
 def _ruled_out(state: State, waiting: Object, owner: Object) -> bool:
-    """Whether a rule about other pods keeps a pod off a node, by the plain scheduler, on what is committed."""
+    """Whether a rule about other pods rejects the node, by the model, on committed state."""
     pods = {
         found.uid: model.Placed(found.uid, found.view.spec.node_name, found.view)
         for found in state.of("Pod").values()
@@ -184,7 +184,7 @@ def _ruled_out(state: State, waiting: Object, owner: Object) -> bool:
 
 
 def _both_fit(state: State, gangs: list[Object]) -> bool:
-    """A gang fits surely if some node takes all of it."""
+    """A gang certainly fits if one node has room for all of it."""
     need = add(*(pod_requests(each.view) for each in gangs if not each.view.spec.node_name))
     return any(
         not shortages(need, _used(state, name), node_allocatable(owner.view))
@@ -195,7 +195,7 @@ def _both_fit(state: State, gangs: list[Object]) -> bool:
 
 
 def _free_of_the_past(state: State, name: str, view: Any, owner: Object) -> bool:
-    """Pods of an earlier incarnation still count for the scheduler, until somebody removes them."""
+    """Pods of an earlier incarnation still count for the scheduler, until they are deleted."""
     return not shortages(pod_requests(view), _used(state, name), node_allocatable(owner.view))
 
 

@@ -1,6 +1,6 @@
-"""The decision once more, slow and obviously right: every filter and score in plain Python, one node at a time.
+"""The reference model of the decision, slow and obviously right: plain Python, one node at a time.
 
-Written from Kubernetes' documentation of what each rule means, over the objects themselves. It shares with the
+Written from the Kubernetes documentation of each rule, over the objects themselves. It shares with the
 scheduler the node-local predicates and the names of things, and none of its tables, counts or shortcuts.
 """
 
@@ -75,7 +75,7 @@ class Cluster:
 
 @dataclass
 class Question:
-    """One pod to place, with all that the caller brings."""
+    """One pod to place, with the other inputs of `decide`."""
 
     pod: PodView
     draw: int = 0
@@ -88,7 +88,7 @@ class Question:
 
 
 def failing(cluster: Cluster, question: Question, node: NodeView) -> list[list[Blocker]]:
-    """Every filter that the node fails, in order; for each what failed in it."""
+    """The filters that the node fails, in order, each with its blockers."""
     return [failed for check in FILTERS if (failed := list(check(cluster, question, node)))]
 
 
@@ -198,7 +198,7 @@ def is_number(text: str) -> bool:
 
 
 def term_matches(cluster: Cluster, owner: PodView, term: PodAffinityTerm, other: PodView) -> bool:
-    """Whether a term of `owner` is about `other`."""
+    """Whether a term of `owner` matches `other`."""
     if not term.namespaces and term.namespace_selector is None:
         near = other.namespace == owner.namespace
     else:
@@ -350,7 +350,7 @@ def scores(cluster: Cluster, question: Question, feasible: list[NodeView]) -> di
 
 
 def scored_requests(pod: PodView) -> dict[str, int]:
-    """As `pod_requests`, with 100m and 200Mi for a container that does not say. Played through, moment by moment."""
+    """As `pod_requests`, with 100m and 200Mi for a container without requests, phase by phase."""
 
     def asked(container: object) -> dict[str, int]:
         return {"cpu": 100, "memory": 200 << 20, **to_units(container.resources.requests)}  # type: ignore[attr-defined]
@@ -475,7 +475,7 @@ def totals(cluster: Cluster, question: Question, feasible: list[NodeView]) -> di
 
 
 def pick(cluster: Cluster, totals_of: Mapping[str, int], draw: int) -> str | None:
-    """Of the best, by name, the one at place `draw`, going round."""
+    """Of the best, by name, number `draw` modulo their count."""
     if not totals_of:
         return None
     best = max(totals_of.values())

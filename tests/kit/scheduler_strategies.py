@@ -1,4 +1,4 @@
-"""Random clusters and pods, small enough for the plain scheduler and dense enough that rules meet."""
+"""Random clusters and pods, small enough for the model and dense enough that rules interact."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def maybe(strategy: st.SearchStrategy[Any], *, often: bool = False) -> st.Search
 
 
 def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object of those fields that were drawn at all."""
+    """An object with the fields that were drawn."""
     return st.fixed_dictionaries(fields).map(lambda made: {k: v for k, v in made.items() if v is not None})
 
 
@@ -205,12 +205,12 @@ FEATURES = {
     "nodeName": st.just("n1"),
     "gone": st.just("2030-01-01T00:00:00Z"),
 }
-"""What a pod may bring. Few at once: with all of them at once no node is ever left, and no score ever compared."""
+"""Features of a pod. Few at once: with all of them no node would be feasible, and no score would matter."""
 
 
 @st.composite
 def pod_views(draw: Draw, focus: str = "") -> PodView:
-    """A pod; one that brings `focus` for sure, and then little else that could be in its way."""
+    """A pod; with a `focus` it has that feature, and few others."""
     names = draw(st.lists(st.sampled_from(sorted(FEATURES)), max_size=1 if focus else 3, unique=True))
     drawn = {name: draw(FEATURES[name]) for name in dict.fromkeys([*names, *([focus] if focus in FEATURES else [])])}
     spec: dict[str, Any] = {"containers": draw(st.lists(containers(), min_size=1, max_size=2))}
@@ -275,9 +275,9 @@ def questions(draw: Draw, focus: str = "") -> Question:
 
 
 FOCI = (*sorted(FEATURES), "policy", "")
-"""What a test may dwell on; the last is nothing in particular."""
+"""The features to focus on; the last is none."""
 
 
 def cases() -> st.SearchStrategy[tuple[Cluster, Question]]:
-    """A cluster and a question that dwell on the same thing."""
+    """A cluster and a question with the same focus."""
     return st.sampled_from(FOCI).flatmap(lambda focus: st.tuples(clusters(focus), questions(focus)))

@@ -1,4 +1,4 @@
-"""Users and operators who change everything that a scheduler looks at, through faulty links."""
+"""Users and operators that change every input of a scheduler, through faulty links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kedge.keys import Key
 
 
 class User:
-    """Does one random thing after another through a faulty link, and minds no refusal."""
+    """Does one random step after another through a faulty link, and ignores errors."""
 
     def __init__(self, fleet: SchedulerFleet, client: Client) -> None:
         self._town = fleet
@@ -43,7 +43,7 @@ class User:
         )
 
     async def step(self, *among: str) -> None:
-        """Something random; of those named, if any are."""
+        """One random step; of the named ones, if any."""
         steps = tuple(each for each in self._steps if not among or each[0] in among)
         name, step = self._sim.choose("step", steps)
         try:
@@ -83,19 +83,19 @@ class User:
         await self._client.create(POD, self.body(self._sim.choose("pod", PODS)))
 
     async def _burst(self) -> None:
-        """Several at once, for both names: they race for the same nodes."""
+        """Several pods at once, for both schedulers: they race for the same nodes."""
         names = PODS[self._sim.choose_int("from pod", 0, 4) :][:4]
         await asyncio.gather(*(self._client.create(POD, self.body(name)) for name in names), return_exceptions=True)
 
     async def _replace(self) -> None:
-        """Another pod under the same name, at once."""
+        """Replace a pod by another of the same name."""
         found = await self._client.get(Key("Pod", "default", self._sim.choose("pod", PODS)))
         await self._remove(found)
         await self._client.create(POD, self.body(found.key.name))
         self._sim.sometimes("a namesake took a pod's place")
 
     async def ambush(self) -> None:
-        """Wait for a bind that is on its way, and act before it arrives."""
+        """Wait for a bind in flight, and act before it arrives."""
         life = await self._town.wait_bind()
         if life is None:
             return
@@ -114,7 +114,7 @@ class User:
         await self._remove(await self._client.get(Key("Pod", "default", self._sim.choose("pod", (*PODS, *GANG)))))
 
     async def _remove(self, found: Object) -> None:
-        """By force; whether the agent confirms that nothing runs any more is another question."""
+        """Force-delete a pod; its agent may confirm the end or not."""
         await self._client.delete(found.key, DeleteOptions(uid=found.uid, grace_s=0))
         if self._sim.choose("confirmed", (True, True, False)):
             await confirm(self._client, found.view.spec.node_name, found.uid)
@@ -152,12 +152,12 @@ class User:
         await self._client.create(NODE, node(name, zone=ZONES[name], cpu="1500m"))
 
     async def _relabel(self) -> None:
-        """A pod is of another kind from now on: rules that were about it are not, and others are."""
+        """Relabel a pod: other rules match it from now on."""
         key = Key("Pod", "default", self._sim.choose("pod", PODS))
         await self._client.patch(key, {"metadata": {"labels": {"app": self._sim.choose("app", ("apart", "web"))}}})
 
     async def _move(self) -> None:
-        """A node is of another zone from now on, and whatever runs there with it."""
+        """Move a node, and the pods on it, to another zone."""
         key = Key("Node", "", self._sim.choose("node", NODES))
         zone = self._sim.choose("zone", ("zone-a", "zone-b"))
         await self._client.patch(key, {"metadata": {"labels": {ZONE: zone}}})
@@ -166,7 +166,7 @@ class User:
         await self._take_lease(self._sim.choose("whom", ("default-scheduler", OTHER)))
 
     async def _take_lease(self, name: str) -> None:
-        """From its holder, who does not know it yet."""
+        """Clear the lease; its holder does not know it yet."""
         key = Key("Lease.coordination.k8s.io", "kube-system", name)
         await self._town.cluster.authority.patch(key, {"spec": {"holderIdentity": ""}})
 

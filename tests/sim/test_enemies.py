@@ -1,4 +1,4 @@
-"""Enemies of a whole control plane that no seed draws: watches an hour late, and a log of decisions with no disk."""
+"""Faults of a whole control plane that no seed draws: watches an hour late, and a decision log without a disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEB = Key("Deployment.apps", "default", "web")
 
 
 def make_late(cluster: Cluster) -> Delay:
-    """From now on every component that boots has watches as late as this says."""
+    """Every component that boots from now on has watches with this delay."""
     delay = Delay()
 
     def transport(host: Host, *, server: int = 0) -> RemoteTransport:
@@ -36,7 +36,7 @@ def make_late(cluster: Cluster) -> Delay:
 
 
 async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float) -> int:
-    """A rollout, a change of size and the loss of a machine, while everybody's watches tell of an hour ago."""
+    """A rollout, a scale and the loss of a machine, while every watch is an hour late."""
     world = JudgedCluster(sim, Size(nodes=4, zones=1, servers=2, schedulers=2, limits=limits))
     delay = make_late(world.cluster)
     await world.open(cluster_faults=False)
@@ -57,7 +57,7 @@ async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float) -> int:
     return len(updated)
 
 
-def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_at_work() -> None:
+def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_working() -> None:
     limits = replace(LIMITS, relist_every_s=30.0)
     for seed in range(2):
         outcome = run(lambda sim: an_hour_late(sim, limits, for_s=900.0), seed, faults=NO_FAULTS)
@@ -65,8 +65,8 @@ def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_at_work() ->
         assert outcome.result == 5, "a rollout that watches alone would move was not moved by lists"
 
 
-def test_who_sees_everything_an_hour_late_is_slow_but_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No net at all, so that caches truly are an hour behind: what is committed proves itself, however old the view."""
+def test_a_control_plane_with_late_caches_is_slow_but_breaks_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No safety net, so that caches really are an hour behind: commits prove themselves on any age of cache."""
     for module in ("invariants", "starts"):
         monkeypatch.setattr(f"kedge.sim.{module}.LAG_S", 2 * HOUR_S)
     blind = replace(LIMITS, relist_every_s=1e6, watch_probe_s=1e6, watch_silence_s=1e6, resync_every_s=1e6)
@@ -74,10 +74,10 @@ def test_who_sees_everything_an_hour_late_is_slow_but_does_no_harm(monkeypatch: 
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2000:]}"
 
 
-# -- a log of decisions that cannot be written -----------------------------------------------------------
+# -- a decision log that cannot be written -------------------------------------------------------------
 
 
-def test_a_leader_whose_decisions_cannot_be_logged_leads_on_and_tells_what_it_lost(tmp_path: Path) -> None:
+def test_a_leader_whose_decisions_cannot_be_logged_leads_on_and_counts_its_losses(tmp_path: Path) -> None:
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
         directory = tmp_path / "decisions"
@@ -94,7 +94,7 @@ def test_a_leader_whose_decisions_cannot_be_logged_leads_on_and_tells_what_it_lo
             return Action.await_change()
 
         directory.rmdir()
-        directory.touch()  # in its place is something that no segment can be made in
+        directory.touch()  # a file in its place: no segment can be created
         await harness.create("web")
         controller = harness.open(work, lease=LEASE)
         await until(lambda: failures == 4)
@@ -104,7 +104,7 @@ def test_a_leader_whose_decisions_cannot_be_logged_leads_on_and_tells_what_it_lo
         assert controller.statistics().leading
         assert log.statistics().lost == log.statistics().appended == 4
         assert log.statistics().last_error
-        assert not harness.reported, "a disk is no reason to bother whoever decides"
+        assert not harness.reported, "a disk failure does not affect decisions"
 
         directory.unlink()
         directory.mkdir()

@@ -1,7 +1,7 @@
-"""An agent that dies at every place where it could: before a word, after it, and with what it did not yet said.
+"""An agent that crashes at every possible point: before a request, after it, and before it reported an action.
 
-Its only notes are its driver's processes; what it has said is in the API. So it goes on from what it finds, says again
-what nobody heard, and nothing of that can be told from a life without deaths.
+Its only notes are its driver's processes; its reports are in the API. So it resumes from both and repeats lost reports,
+and the visible result equals that of a run without crashes.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ DOWN_S = 3.0
 NOTES = ("start", "stop", "forget")
 
 
-class Act(NamedTuple):
-    """Something that an agent did."""
+class AgentAction(NamedTuple):
+    """One action of an agent."""
 
     what: str
     about: str
 
 
 @dataclass
-class Fate:
-    """What an agent did, and where it dies: before or after its n-th act, counted over all of its lives."""
+class CrashPlan:
+    """The actions of an agent, and its crash: before or after its n-th action, counted over all its runs."""
 
-    dies_at: int = -1
+    crashes_at: int = -1
     before: bool = False
-    acts: list[Act] = field(default_factory=list)
-    deaths: int = 0
+    acts: list[AgentAction] = field(default_factory=list)
+    crashes: int = 0
 
-    async def undergo(self, host: Host, sim: Simulation, act: Act, work: Any) -> Any:
+    async def perform(self, host: Host, sim: Simulation, act: AgentAction, work: Any) -> Any:
         number = len(self.acts)
         self.acts.append(act)
-        if number == self.dies_at and self.before:
+        if number == self.crashes_at and self.before:
             work.close()
-            await self._die(host, sim)
+            await self._crash(host, sim)
         reply = await work
-        if number == self.dies_at:
-            await self._die(host, sim)
+        if number == self.crashes_at:
+            await self._crash(host, sim)
         return reply
 
-    async def _die(self, host: Host, sim: Simulation) -> None:
-        self.deaths += 1
+    async def _crash(self, host: Host, sim: Simulation) -> None:
+        self.crashes += 1
         world = sim.world
         world.loop.call_later(DOWN_S, host.restart, context=world.context)
         host.crash()
-        await asyncio.sleep(0)  # it never gets beyond
+        await asyncio.sleep(0)  # it crashes here
 
 
-class FatefulTransport(RemoteTransport):
-    """Counts every word but those to leases, which are beats and no news."""
+class CrashingTransport(RemoteTransport):
+    """Counts every request except heartbeats to leases."""
 
-    def __init__(self, fate: Fate, sim: Simulation, host: Host, remote: Any) -> None:
+    def __init__(self, crash_plan: CrashPlan, sim: Simulation, host: Host, remote: Any) -> None:
         super().__init__(remote)
-        self._fate, self._sim, self._host = fate, sim, host
+        self._crash_plan, self._sim, self._host = crash_plan, sim, host
 
     async def send(self, request: Request[Reply]) -> Reply:
         if request.reads or request.target.kind.startswith("Lease"):
@@ -73,16 +73,16 @@ class FatefulTransport(RemoteTransport):
         about = request.pod_uid if isinstance(request, ConfirmEnded) else str(request.target)
         if isinstance(request, Create):
             about = request.kind.key_kind
-        act = Act(request.label, about)
-        return cast("Reply", await self._fate.undergo(self._host, self._sim, act, super().send(request)))
+        act = AgentAction(request.label, about)
+        return cast("Reply", await self._crash_plan.perform(self._host, self._sim, act, super().send(request)))
 
 
-class Heard:
-    """What is said of each pod, one thing after another, and when it was said to have begun."""
+class ReportedPhases:
+    """By pod: the reported phases in order, and the reported start times."""
 
     def __init__(self, sim: Simulation, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.words: dict[str, list[tuple[Any, ...]]] = {}
+        self.statuses: dict[str, list[tuple[Any, ...]]] = {}
         self.begun: dict[str, set[Any]] = {}
         sim.check_always(self)
 
@@ -94,29 +94,29 @@ class Heard:
             status = found.view.status
             ready = any(each.type == "Ready" and each.status == "True" for each in status.conditions)
             codes = [each.state.terminated.exit_code for each in status.container_statuses if each.state.terminated]
-            word = (status.phase, ready, *codes, *(each.restart_count for each in status.container_statuses))
-            said = self.words.setdefault(key.name, [])
-            if not said or said[-1] != word:
-                said.append(word)
+            status_line = (status.phase, ready, *codes, *(each.restart_count for each in status.container_statuses))
+            reported = self.statuses.setdefault(key.name, [])
+            if not reported or reported[-1] != status_line:
+                reported.append(status_line)
             if status.start_time is not None:
                 self.begun.setdefault(key.name, set()).add(status.start_time)
         yield from ()
 
 
-async def life(sim: Simulation, fate: Fate) -> None:
-    """Pods that serve, end, fail and are removed by force, and an agent that has its fate."""
+async def agent_run(sim: Simulation, crash_plan: CrashPlan) -> None:
+    """Pods that serve, end, fail and are force-deleted, and an agent that crashes."""
     cluster = Cluster(sim, limits=CALM)
     await cluster.set_up()
     Judge(cluster)
 
     def transport(host: Host, *, server: int = 0) -> RemoteTransport:
-        return FatefulTransport(fate, sim, host, host.remote(cluster.servers[server], API))
+        return CrashingTransport(crash_plan, sim, host, host.remote(cluster.servers[server], API))
 
     cluster.transport = transport  # type: ignore[method-assign]
     node = cluster.add_node("node-a")
     for note in NOTES:
-        setattr(node.driver, note, partial(_noted, fate, sim, node.host, note, getattr(node.driver, note)))
-    heard = Heard(sim, cluster)
+        setattr(node.driver, note, partial(_noted, crash_plan, sim, node.host, note, getattr(node.driver, note)))
+    reports = ReportedPhases(sim, cluster)
     await until(lambda: cluster.find(node.key) is not None)
     for name, run_s, code, policy in (
         ("serves", "", "0", "Always"),
@@ -132,7 +132,7 @@ async def life(sim: Simulation, fate: Fate) -> None:
     await cluster.authority.delete(pod_key("serves"))
     await cluster.authority.delete(pod_key("forced"), DeleteOptions(grace_s=0))
     await asyncio.sleep(40)
-    check(sim, cluster, heard)
+    check(sim, cluster, reports)
     before = cluster.versions(but=("Lease.coordination.k8s.io",))
     await asyncio.sleep(3 * CALM.agent_audit_s)
     if cluster.versions(but=("Lease.coordination.k8s.io",)) != before:
@@ -140,44 +140,48 @@ async def life(sim: Simulation, fate: Fate) -> None:
 
 
 async def _noted(
-    fate: Fate, sim: Simulation, host: Host, what: str, note: Any, identity: Any, *args: Any, **named: Any
+    crash_plan: CrashPlan, sim: Simulation, host: Host, what: str, note: Any, identity: Any, *args: Any, **named: Any
 ) -> None:
-    await fate.undergo(host, sim, Act(what, identity.container), note(identity, *args, **named))
+    await crash_plan.perform(host, sim, AgentAction(what, identity.container), note(identity, *args, **named))
 
 
-def check(sim: Simulation, cluster: Cluster, heard: Heard) -> None:
-    """All that may be told afterwards: what is there, what was said, what ran."""
+def check(sim: Simulation, cluster: Cluster, reports: ReportedPhases) -> None:
+    """The visible result: objects, reports, and processes."""
     started = cluster.nodes["node-a"].driver.started
     if len(set(started)) != len(started) or any(each.attempt for each in started):
         sim.violate("started once", f"{started}")
     there = {each.key.name: each.view.status.phase for each in cluster.all("Pod")}
     if there != {"ends": "Succeeded", "fails": "Failed"}:
-        sim.violate("ended as they did", f"{there}")
+        sim.violate("ended as their processes did", f"{there}")
     if claims(cluster):
         sim.violate("nothing is held", f"{claims(cluster)}")
-    codes = {name: words[-1][2] for name, words in heard.words.items() if name in there}
+    codes = {name: statuses[-1][2] for name, statuses in reports.statuses.items() if name in there}
     if codes != {"ends": 0, "fails": 3}:
-        sim.violate("told how they ended", f"{codes}")
-    for name, words in heard.words.items():
-        if len(set(words)) != len(words):
-            sim.violate("nothing is taken back", f"{name}: {words}")
-        if len(heard.begun.get(name, ())) > 1:
-            sim.violate("nothing is taken back", f"{name} began at {heard.begun[name]}")
+        sim.violate("exit codes are reported", f"{codes}")
+    for name, statuses in reports.statuses.items():
+        if len(set(statuses)) != len(statuses):
+            sim.violate("no report is reversed", f"{name}: {statuses}")
+        if len(reports.begun.get(name, ())) > 1:
+            sim.violate("no report is reversed", f"{name} began at {reports.begun[name]}")
 
 
-def one_life(fate: Fate) -> None:
-    outcome = run(lambda sim: life(sim, fate), 1, faults=NO_FAULTS)
-    where = f"{fate.acts[fate.dies_at]}, {'before' if fate.before else 'after'}" if fate.deaths else "no death"
+def check_run(crash_plan: CrashPlan) -> None:
+    outcome = run(lambda sim: agent_run(sim, crash_plan), 1, faults=NO_FAULTS)
+    where = (
+        f"{crash_plan.acts[crash_plan.crashes_at]}, {'before' if crash_plan.before else 'after'}"
+        if crash_plan.crashes
+        else "no crash"
+    )
     assert outcome.violation is None, f"{where}: {outcome.violation}\n{outcome.timeline()[-3000:]}"
 
 
-def test_an_agent_may_die_at_any_of_its_words_and_notes_and_nobody_can_tell() -> None:
-    calm = Fate()
-    one_life(calm)
+def test_an_agent_that_crashes_at_any_request_or_note_has_the_same_visible_result() -> None:
+    calm = CrashPlan()
+    check_run(calm)
     did = {act.what for act in calm.acts}
     assert did >= {"create", "patch", "delete", "confirm_ended", *NOTES}, did
     for number in range(len(calm.acts)):
         for before in (True, False):
-            fate = Fate(number, before)
-            one_life(fate)
-            assert fate.deaths == 1
+            crash_plan = CrashPlan(number, before)
+            check_run(crash_plan)
+            assert crash_plan.crashes == 1

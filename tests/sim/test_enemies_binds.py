@@ -1,4 +1,4 @@
-"""What changes under a scheduler's hands between its decision and the bind: labels, the node, the whole namespace."""
+"""Changes between a decision and its bind: labels, the node, the whole namespace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEB = Key("Pod", "default", "web")
 
 
 async def decided(harness: SchedulerHarness, *nodes: dict[str, Any], **spec: Any) -> Object:
-    """A scheduler that has decided for a pod, and whose bind is on its way."""
+    """A scheduler that has decided for a pod, with its bind in flight."""
     await harness.open_for(*nodes)
     harness.wire.binds_held = True
     made = await harness.pod("web", cpu="400m", **spec)
@@ -33,7 +33,7 @@ async def decided(harness: SchedulerHarness, *nodes: dict[str, Any], **spec: Any
 
 
 def claims(harness: SchedulerHarness) -> dict[str, tuple[str, str]]:
-    """By name of pod: the node that it has a claim on, and the uid of the node whose ledger it is."""
+    """By pod name: the node of its claim, and the node uid of that ledger."""
     return {
         entry.name: (ledger.key.name, ledger.view.spec.node_uid)
         for ledger in harness.cluster.all("NodeAllocation.kedge.dev")
@@ -49,7 +49,7 @@ def refusals(harness: SchedulerHarness) -> list[str]:
 
 
 @with_scheduler()
-async def test_labels_that_change_before_the_bind_are_kept_by_it_and_count_from_then_on(
+async def test_labels_that_change_before_the_bind_survive_it_and_count(
     harness: SchedulerHarness,
 ) -> None:
     await decided(harness, node("node-a", cpu="1"))
@@ -88,10 +88,10 @@ async def test_a_pod_that_joins_a_gang_before_the_bind_is_bound_with_the_gang_or
 
 
 @with_scheduler()
-async def test_a_place_that_was_held_for_a_pod_alone_is_no_place_in_the_gang_that_it_joins(
+async def test_a_reservation_of_a_single_pod_is_not_one_in_the_gang_that_it_joins(
     harness: SchedulerHarness,
 ) -> None:
-    """1. A scheduler sees the pod reserved, and binds it there. 2. The pod joins a gang. 3. The bind comes."""
+    """1. A scheduler sees the reservation, and binds the pod there. 2. The pod joins a gang. 3. The bind arrives."""
     await harness.cluster.create(node("node-a", cpu="1"))
     alone = await harness.pod("web", cpu="400m", schedulerName="another")
     held = reservation(alone, "node-a")
@@ -117,7 +117,7 @@ async def join(harness: SchedulerHarness, name: str) -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen before the bind is sent"])
-def test_a_node_that_is_replaced_before_the_bind_is_not_taken_for_its_namesake(seen: bool) -> None:
+def test_a_node_replaced_before_the_bind_is_not_confused_with_its_replacement(seen: bool) -> None:
     @with_scheduler()
     async def scene(harness: SchedulerHarness) -> None:
         await decided(harness, node("node-a", cpu="1"))
@@ -145,7 +145,7 @@ def test_a_node_that_is_replaced_before_the_bind_is_not_taken_for_its_namesake(s
 
 
 async def ending(harness: SchedulerHarness) -> None:
-    """A namespace with a controller that empties it."""
+    """A namespace with a controller that deletes its contents."""
     await harness.cluster.authority.create(NAMESPACE, {"metadata": {"name": "short"}})
     other = harness.another("namespaces")
     other.host.spawn(
@@ -164,8 +164,8 @@ def short(name: str, *, gang: int = 0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("gang", [0, 3], ids=["one pod", "a gang"])
 @pytest.mark.parametrize("held", ["binds", "reserves", "replies"])
-def test_a_namespace_that_ends_before_the_bind_takes_everything_with_it(held: str, gang: int) -> None:
-    """Whether the bind is made or refused, nothing of the pods is left in ledgers, reservations or the scheduler."""
+def test_a_namespace_deleted_before_the_bind_leaves_nothing_behind(held: str, gang: int) -> None:
+    """Whether the bind is committed or refused, ledgers, reservations and the scheduler keep nothing of the pods."""
 
     @with_scheduler()
     async def scene(harness: SchedulerHarness) -> None:

@@ -1,6 +1,6 @@
-"""Gangs whose schedulers are away past every deadline, while repair clears up and others want the room.
+"""Gangs whose schedulers are down past every deadline, while repair runs and other pods need the room.
 
-Whatever moment they are stopped at: once one member is bound, all the others have their places until they are, too.
+At whatever moment they stop: once one member is bound, all others keep their reservations until they are bound too.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ LOSSY = Swarm(
         "wrong clock",
     )
 )  # fmt: skip
-"""Nothing that stops anybody but what the test stops; nor clocks a day ahead, by which a deadline is tomorrow."""
+"""No crashes but those of the test, and no clocks a day ahead, which would move deadlines."""
 
 
-class OnceOneThenAll:
-    """From the bind of one member on, each of its gang is bound or holds the place that it was committed with.
+class WholeGangInvariant:
+    """After the bind of one member, each member of its gang is bound or holds its committed reservation.
 
-    Nodes and members do not go in this world, so nothing excuses a place that was taken away.
+    Nodes and members are not deleted in these runs, so nothing excuses a lost reservation.
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -74,11 +74,11 @@ class OnceOneThenAll:
 
 
 MOMENTS = (("Pending", 2), ("Pending", 4), *(("Committed", n) for n in range(len(CREW))))
-"""How far a gang is: how many hold a place, or, once it is committed, how many are bound."""
+"""The progress of a gang: members with a reservation or, once committed, bound members."""
 
 
-class Stops:
-    """Stops every scheduler of the gang right after the commit that brings the gang so far."""
+class SchedulerStopper:
+    """Stops every scheduler of the gang right after the commit with this progress."""
 
     def __init__(self, hosts: list[Host], cluster: Cluster, moment: tuple[str, int]) -> None:
         self._hosts = hosts
@@ -107,20 +107,20 @@ def member_body(name: str) -> dict[str, Any]:
 
 
 async def away(sim: Simulation) -> str:
-    """A gang on its way, schedulers that are stopped, rivals who take whatever is free, and schedulers that return."""
-    sim.check_always(OnceOneThenAll(sim))
+    """A gang in progress, stopped schedulers, rival pods that take free resources, and schedulers that return."""
+    sim.check_always(WholeGangInvariant(sim))
     return await _away(sim, accidents=False)
 
 
 async def away_with_accidents(sim: Simulation) -> str:
-    """Meanwhile a node or a member goes, which excuses a gang in part; in the end it must be whole all the same."""
+    """A node or a member is deleted meanwhile: the gang may be incomplete for a time, but not in the end."""
     return await _away(sim, accidents=True)
 
 
 async def _away(sim: Simulation, *, accidents: bool) -> str:
     cluster = Cluster(sim)
     await cluster.set_up()
-    fleet = SchedulerFleet(sim, cluster, limits=HURRIED, holds=("late", ""))  # else all binds are on their way at once
+    fleet = SchedulerFleet(sim, cluster, limits=HURRIED, holds=("late", ""))  # else all binds are in flight at once
     sim.check_always(Accounts(sim))
     for name in NODES:
         await cluster.authority.create(NODE, node(name, cpu="1"))
@@ -130,12 +130,12 @@ async def _away(sim: Simulation, *, accidents: bool) -> str:
     hosts = [fleet.boot(name, "default-scheduler") for name in ("one", "two")]
     fleet.boot("three", OTHER)
     await asyncio.sleep(5)
-    stops = Stops(hosts, cluster, sim.choose("stopped at", MOMENTS))
+    stops = SchedulerStopper(hosts, cluster, sim.choose("stopped at", MOMENTS))
     for name in CREW:
         await cluster.authority.create(POD, member_body(name))
     sim.check_always(stops)
     await asyncio.wait([asyncio.ensure_future(stops.done.wait())], timeout=20)
-    stops.done.set()  # if it was not by then, it is not at all
+    stops.done.set()  # if it has not happened by now, it will not
     before = _story(cluster)
     rivals = [f"rival-{n}" for n in range(sim.choose_int("rivals", 0, 7))]
     for name in rivals:
@@ -154,7 +154,7 @@ async def _away(sim: Simulation, *, accidents: bool) -> str:
     if not bound and cluster.all("Reservation.kedge.dev"):
         sim.violate("nothing is kept", f"{[each.key.name for each in cluster.all('Reservation.kedge.dev')]}")
     sim.sometimes("the rivals were first", not bound)
-    for name in rivals:  # and once there is room, there is nothing that keeps it from the gang
+    for name in rivals:  # now there is room, and the gang must get it
         await _leave(cluster, name)
     if accidents:
         await _make_good(cluster)
@@ -167,7 +167,7 @@ async def _away(sim: Simulation, *, accidents: bool) -> str:
 
 
 async def _accident(sim: Simulation, cluster: Cluster) -> None:
-    """A node is closed, goes, or is replaced; or a member is replaced by its namesake."""
+    """A node is cordoned, deleted or replaced; or a member is replaced by a pod of the same name."""
     name, service = sim.choose("node", NODES), cluster.authority
     match sim.choose("accident", ("closed", "gone", "another", "namesake", "shrunk")):
         case "closed":
@@ -190,7 +190,7 @@ async def _accident(sim: Simulation, cluster: Cluster) -> None:
 
 
 async def _make_good(cluster: Cluster) -> None:
-    """There is room for whoever had a place where none is any more: elsewhere. What is closed stays closed."""
+    """Add room elsewhere for members that lost theirs. Cordoned nodes stay cordoned."""
     await cluster.authority.create(NODE, node("node-d", cpu="2"))
 
 
@@ -200,7 +200,7 @@ def _place(cluster: Cluster, name: str) -> str:
 
 
 def _story(cluster: Cluster) -> str:
-    """How far the gang was."""
+    """The progress of the gang."""
     record = cluster.find(RECORD)
     phase = record.view.status.phase if record is not None else "no record"
     return f"{phase}, {_bound(cluster)} bound"
@@ -224,7 +224,7 @@ async def _leave(cluster: Cluster, name: str) -> None:
 def hunt(
     seeds: range, faults: FaultPlan = NO_FAULTS, program: Callable[[Simulation], Any] = away
 ) -> tuple[set[str], dict[str, int]]:
-    """Every seed keeps every promise: how far gangs were when their schedulers left, and what was reached."""
+    """Run every seed without a violation. Returns the progress of gangs when schedulers stopped, and events reached."""
     stories, reached = set(), dict[str, int]()
     for seed in seeds:
         outcome = run(program, seed, faults=faults)
@@ -238,31 +238,31 @@ def hunt(
 HOW_FAR = {"Pending, 0 bound", "Committed, 0 bound", "Committed, 1 bound", "Committed, 4 bound"}
 
 
-def test_a_gang_whose_schedulers_are_away_past_its_deadline_is_bound_whole_or_not_at_all() -> None:
+def test_a_gang_whose_schedulers_are_down_past_its_deadline_is_bound_whole_or_not_at_all() -> None:
     stories, reached = hunt(range(25))
     assert stories >= HOW_FAR
     assert reached["a gang was bound in part"]
     assert reached["the rivals were first"]
 
 
-def test_so_it_is_where_messages_are_lost_too() -> None:
+def test_the_same_holds_with_lost_messages() -> None:
     stories, reached = hunt(range(100, 125), LOSSY)
     assert reached["a gang was bound in part"]
     assert len(stories) >= len(HOW_FAR)
 
 
-def test_a_gang_that_loses_a_node_or_a_member_meanwhile_is_whole_again_in_the_end() -> None:
+def test_a_gang_that_loses_a_node_or_a_member_is_whole_in_the_end() -> None:
     stories, _ = hunt(range(200, 225), program=away_with_accidents)
     assert stories >= {"Pending, 0 bound", "Committed, 0 bound"}
 
 
-def test_if_a_deadline_took_what_can_still_be_bound_a_gang_would_be_left_in_part(
+def test_without_the_rule_of_deadlines_a_gang_would_be_left_in_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def nobody(*_: object) -> bool:
+    async def no_pod(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr(reservations, "_could_be_bound", nobody)
+    monkeypatch.setattr(reservations, "_could_be_bound", no_pod)
     found = (run(away, seed, faults=NO_FAULTS).violation for seed in range(25))
     assert any(each is not None and each.cause == "in part" for each in found)
 
@@ -271,7 +271,7 @@ def test_if_a_deadline_took_what_can_still_be_bound_a_gang_would_be_left_in_part
 
 
 async def behind(sim: Simulation) -> int:
-    """A scheduler's clock is behind by more than a gang may take, and repair's is right. How many are bound."""
+    """A scheduler's clock is behind by more than a gang may take; repair's clock is right. Returns bound members."""
     cluster = Cluster(sim)
     await cluster.set_up()
     limits = replace(HURRIED, gang_chunk_max=1)
@@ -287,7 +287,7 @@ async def behind(sim: Simulation) -> int:
     return _bound(cluster)
 
 
-def bound_by_who_is_behind() -> list[int]:
+def bound_with_a_slow_clock() -> list[int]:
     counts = []
     for seed in range(4):
         outcome = run(behind, seed, faults=NO_FAULTS)
@@ -296,11 +296,13 @@ def bound_by_who_is_behind() -> list[int]:
     return counts
 
 
-def test_a_gang_whose_places_are_past_their_deadline_from_the_start_is_bound() -> None:
-    assert bound_by_who_is_behind() == [len(CREW)] * 4
+def test_a_gang_whose_deadline_has_passed_from_the_start_is_bound() -> None:
+    assert bound_with_a_slow_clock() == [len(CREW)] * 4
 
 
-def test_if_such_places_were_freed_at_once_a_gang_would_begin_anew_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_such_reservations_were_released_at_once_a_gang_would_restart_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module in (repair_controller, repair_plan):
         monkeypatch.setattr(module, "due_at", lambda reservation, *_: reservation.spec.deadline)
-    assert min(bound_by_who_is_behind()) == 0
+    assert min(bound_with_a_slow_clock()) == 0

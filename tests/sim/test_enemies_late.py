@@ -1,7 +1,7 @@
-"""One scheduler and one controller manager see everything an hour late, and lead; the rest of the cluster is on time.
+"""One scheduler and one controller manager with watches an hour late lead; the rest of the cluster is on time.
 
-For an hour nothing reaches their caches but what they read themselves; then they live an hour in the past. Whatever
-they do meanwhile is proved where it is committed. Periods are long here, so that hours are cheap; none is near an hour.
+For an hour their caches receive only their own reads; then they are an hour behind. Their writes are proved at each
+commit. Periods are long here, so that hours are cheap; none is near an hour.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SLOW = replace(
 BLIND = replace(
     SLOW, relist_every_s=1e6, watch_probe_s=1e6, watch_silence_s=1e6, resync_every_s=1e6, scheduler_flush_s=1e6
 )
-"""No net but a key's own reads: who hears nothing stays as it is."""
+"""No safety net but a key's own reads: without a watch event nothing changes."""
 NETS = replace(SLOW, relist_every_s=900.0, watch_probe_s=400.0, watch_silence_s=900.0, resync_every_s=900.0)
 
 
-class Lag:
-    """Whose watches are late."""
+class LateComponents:
+    """The components with late watches."""
 
     def __init__(self, world: JudgedCluster) -> None:
         self.delay = Delay()
@@ -63,9 +63,9 @@ class Lag:
 
 
 async def an_hour_behind(sim: Simulation, limits: Limits) -> int:
-    """Ninety minutes of rollouts, sizes, deletions and a lost machine. How many commits there were meanwhile."""
+    """Ninety minutes of rollouts, scales, deletions and a lost machine. Returns the number of commits."""
     world = JudgedCluster(sim, Size(nodes=3, zones=1, servers=1, schedulers=2, cpu="2", limits=limits))
-    lag = Lag(world)
+    lag = LateComponents(world)
     await world.open(cluster_faults=False)
     user, hosts = world.user, {host.name: host for host in sim.world.hosts.values()}
     await user.apply(service("web", "web"))
@@ -73,7 +73,7 @@ async def an_hour_behind(sim: Simulation, limits: Limits) -> int:
     await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
     await asyncio.sleep(60)
     lag.delay.become(HOUR_S)
-    for name in ON_TIME:  # whoever led: from now on, or from some time on, those who are late do
+    for name in ON_TIME:  # the components with late watches take over the lead
         await asyncio.sleep(sim.choose("steps down after", (1.0, 400.0)))
         hosts[name].crash()
     before, images = world.commits, 1
@@ -111,7 +111,7 @@ async def an_hour_behind(sim: Simulation, limits: Limits) -> int:
 
 
 def is_behind(world: JudgedCluster) -> bool:
-    """Whether somebody who is late takes pods for something else than they are."""
+    """Whether a component with late watches has an outdated view of pods."""
     cluster = world.cluster
     now = {each.key: each.revision for each in cluster.all("Pod")}
     late = (each for each in cluster.processes if each.host.name in LATE and each.host.up)
@@ -120,8 +120,8 @@ def is_behind(world: JudgedCluster) -> bool:
 
 
 def judge(seeds: range, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Every seed keeps every promise. How often a cache was seen to be behind."""
-    for module in ("invariants", "starts"):  # how late a component may be before it is blamed for what it does
+    """Run every seed without a violation. Returns how often a cache was seen to be behind."""
+    for module in ("invariants", "starts"):  # the delay that invariants allow a component
         monkeypatch.setattr(f"kedge.sim.{module}.LAG_S", 3 * HOUR_S)
     done = behind = 0
     for seed in seeds:
@@ -134,14 +134,14 @@ def judge(seeds: range, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @seeds(7, 60)
-def test_who_is_an_hour_behind_and_leads_does_no_harm_and_catches_up(
+def test_a_leader_that_is_an_hour_behind_breaks_no_invariant_and_catches_up(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert judge(seeds, BLIND, monkeypatch) > len(seeds)
 
 
 @seeds(3, 60)
-def test_with_lists_beside_its_late_watches_it_does_no_harm_either(
+def test_a_leader_with_late_watches_and_lists_breaks_no_invariant(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert judge(seeds, NETS, monkeypatch) > 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.kit.agent import CALM, until, without_faults
-from tests.kit.policy_status import CANARY, named, obeyed
+from tests.kit.policy_status import CANARY, applied_generations, named
 from tests.kit.rollouts import POLICY, SPREAD, policy
 from tests.objects import deployment
 
@@ -53,12 +53,12 @@ def test_a_scheduler_killed_while_it_reports_its_policy_reports_it_once() -> Non
         await cluster.set_up()
         (host,) = cluster.boot("scheduler", [named("default-scheduler")])
         await cluster.authority.create(POLICY, policy())
-        killer = Killer(sim, host, lambda: obeyed(cluster), times=3)
+        killer = Killer(sim, host, lambda: applied_generations(cluster), times=3)
         sim.check_always(killer)
-        await until(lambda: obeyed(cluster) == {"default-scheduler": 1})
+        await until(lambda: applied_generations(cluster) == {"default-scheduler": 1})
         await asyncio.sleep(30)
         await cluster.authority.patch(SPREAD, {"spec": {"canary": CANARY}})
-        await until(lambda: obeyed(cluster) == {"default-scheduler": 2})
+        await until(lambda: applied_generations(cluster) == {"default-scheduler": 2})
         await asyncio.sleep(30)
         assert killer.kills == 2
         assert killer.values == [{}, {"default-scheduler": 1}, {"default-scheduler": 2}]

@@ -1,6 +1,6 @@
-"""Schedulers under fire: accounts balance at every commit, what fits is bound when the faults stop, then silence.
+"""Schedulers under faults: accounts balance at every commit; once faults stop, pods that fit are bound, then silence.
 
-Every kept attempt of every process is run again, and comes to the same.
+Every kept attempt of every process is rechecked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AT_THE_BIND = Swarm(
         "pause callee",
     )
 )  # fmt: skip
-"""Nothing that lasts: whoever lies in ambush sees to that."""
+"""No lasting faults: the ambush makes its own."""
 URGENT = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",
@@ -45,7 +45,7 @@ URGENT = {
 
 
 async def town_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") -> SchedulerFleet:
-    """Three nodes, and accounts that are watched."""
+    """Three nodes, with the accounts invariant."""
     cluster = Cluster(sim, servers=2, hostile=True)
     await cluster.set_up()
     await cluster.create(URGENT)
@@ -80,7 +80,7 @@ async def under_fire(sim: Simulation, make: Any = Scheduler) -> int:
 
 
 def hunt(seeds: range, faults: FaultPlan = FAULTS) -> tuple[dict[str, int], int]:
-    """Every seed keeps every promise. What was reached, and how many attempts were run again."""
+    """Run every seed without a violation. Returns the events reached, and the number of rechecked attempts."""
     reached: dict[str, int] = {}
     rechecked = 0
     for seed in seeds:
@@ -96,7 +96,7 @@ def first_violation(program: Any, seeds: range) -> RunOutcome | None:
     return next((found for seed in seeds if (found := run(program, seed, faults=FAULTS)).violation is not None), None)
 
 
-def test_every_promise_holds_under_fire_and_every_attempt_can_be_run_again() -> None:
+def test_every_invariant_holds_under_faults_and_every_attempt_rechecks() -> None:
     reached, rechecked = hunt(range(200))
     assert rechecked > 200 * 5
     for needed in (
@@ -116,7 +116,7 @@ def test_every_promise_holds_under_fire_and_every_attempt_can_be_run_again() -> 
 
 
 async def at_the_bind(sim: Simulation) -> int:
-    """Binds take long, and whatever can go wrong with one goes wrong while it is on its way."""
+    """Binds take long, and every fault of a bind strikes while it is in flight."""
     fleet = await town_of(sim)
     fleet.holds = ("late",)
     for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
@@ -126,7 +126,7 @@ async def at_the_bind(sim: Simulation) -> int:
     user = User(fleet, fleet.client(sim.host("user"), 0))
     for n in range(3):
         for name in PODS[2 * n : 2 * n + 2]:
-            with suppress(OperatingError):  # it is there already, as the namesake of one before
+            with suppress(OperatingError):  # a pod of that name exists
                 await fleet.cluster.authority.create(POD, pod(name, cpu=sim.choose("cpu", ("400m", "700m"))))
         with suppress(OperatingError):
             await user.ambush()
@@ -138,7 +138,7 @@ async def at_the_bind(sim: Simulation) -> int:
     return fleet.recheck()
 
 
-def test_what_seldom_happens_to_a_bind_happens_often_here_and_every_promise_holds() -> None:
+def test_every_invariant_holds_where_rare_faults_of_binds_are_frequent() -> None:
     seeds = range(40)
     found = [run(at_the_bind, seed, faults=AT_THE_BIND) for seed in seeds]
     for seed, outcome in zip(seeds, found, strict=True):
@@ -156,7 +156,7 @@ def test_what_seldom_happens_to_a_bind_happens_often_here_and_every_promise_hold
 
 
 async def by_the_rules(sim: Simulation) -> int:
-    """Pods with rules about each other, where domains and kinds change one by one. Nothing else happens meanwhile."""
+    """Pods with rules about each other; domains and labels change one by one, and nothing else happens."""
     sim.heal()
     fleet = await town_of(sim, cpu="2")
     for host_name, name in (("one", "default-scheduler"), ("three", OTHER)):
@@ -169,30 +169,30 @@ async def by_the_rules(sim: Simulation) -> int:
         await asyncio.sleep(8)
         left = could_be_bound(State(fleet.cluster.store))
         if left:
-            sim.violate("what fits is bound", f"{left} could be bound, and nobody does it")
+            sim.violate("what fits is bound", f"{left} could be bound, and are not")
         if any(not found.view.spec.node_name for found in State(fleet.cluster.store).of("Pod").values()):
-            sim.sometimes("somebody waits")
+            sim.sometimes("a pod is pending")
         await user.step("relabel", "move", "node", "delete", "end", "cordon", "resize")
     await settle(fleet)
     agents.cancel()
     return fleet.recheck()
 
 
-def test_pods_with_rules_are_bound_as_soon_as_a_change_of_others_lets_them() -> None:
+def test_pods_with_rules_are_bound_as_soon_as_a_change_unblocks_them() -> None:
     reached = 0
     for seed in range(40):
         outcome = run(by_the_rules, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
-        reached += outcome.marks.get("somebody waits", 0)
+        reached += outcome.marks.get("a pod is pending", 0)
     assert reached > 40
 
 
 @pytest.mark.soak
-def test_every_promise_holds_over_many_more_seeds() -> None:
+def test_every_invariant_holds_over_many_more_seeds() -> None:
     hunt(range(1_000, 2_500))
 
 
-# -- what the town is for --------------------------------------------------------------------------
+# -- bugs that the fleet finds ---------------------------------------------------------------------
 
 
 def test_a_quota_charged_apart_from_the_bind_it_pays_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +227,11 @@ async def quota_in_the_way(sim: Simulation) -> None:
     await settle(fleet)
 
 
-def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug 8 (nomad#13017) in the town: without what a ledger teaches, a pod is refused for ever, and never quiet."""
+def test_schedulers_that_forget_refusals_are_found_by_their_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug 8 (nomad#13017) in the fleet: without learning from ledgers, a pod is refused and written for ever."""
 
     async def ghost(sim: Simulation) -> None:
-        sim.heal()  # nothing needs to go wrong for it
+        sim.heal()  # no fault is needed for it
         fleet = await town_of(sim)
         for name in NODES[1:]:
             await fleet.cluster.authority.delete(Key("Node", "", name))

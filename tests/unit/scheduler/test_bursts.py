@@ -1,4 +1,4 @@
-"""AttemptRecords follow each other in bursts, and the rest of the process has its turn in between."""
+"""Attempts run in bursts, and other tasks of the process run in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PODS = 100
 
 
 async def most_at_once(cpu: str) -> int:
-    """The most attempts between two turns of somebody else, with many pods that wait from the start."""
+    """The most attempts between two steps of another task, with many pending pods from the start."""
     env = system_env(limits=Limits(scheduler_burst_max=BURST))
     service = Service(MemoryStore(env), env)
     for name in ("default", "kube-system"):
@@ -45,5 +45,5 @@ async def most_at_once(cpu: str) -> int:
 
 
 @pytest.mark.parametrize(("cpu", "most"), [("100m", BURST), ("100", BURST // 8)])
-def test_a_burst_is_bounded_and_an_attempt_that_comes_to_nothing_counts_for_eight(cpu: str, most: int) -> None:
+def test_a_burst_is_bounded_and_an_unschedulable_attempt_counts_as_eight(cpu: str, most: int) -> None:
     assert asyncio.run(most_at_once(cpu)) == most

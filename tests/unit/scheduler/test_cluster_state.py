@@ -1,4 +1,4 @@
-"""The picture, changed step by step, equals one built at once from the caches, and comes to the same decisions."""
+"""Cluster state that followed every change equals one built at once from the caches, and decides the same."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assumption_of(cluster_state: ClusterState, uid: str) -> Assumption:
 
 
 class Changes:
-    """Changes of everything that a picture is made of, one after another."""
+    """Changes every input of the cluster state, one after another."""
 
     def __init__(self, sim: Simulation, harness: SchedulerHarness) -> None:
         self._sim = sim
@@ -74,11 +74,11 @@ class Changes:
         await self._pod(nodeName=self._sim.choose("node", NODES))
 
     async def _urgent(self) -> None:
-        """One that needs a whole node: whoever is there is asked to leave, and takes his time."""
+        """A pod that needs a whole node: the pods there are evicted, and terminate slowly."""
         await self._pod(cpu="4", priorityClassName="urgent", schedulerName="default-scheduler")
 
     async def _ruled(self) -> None:
-        """One with a rule about other pods: what they are called, and of what they are replicas, decides."""
+        """A pod with a rule about other pods: their labels and their workload decide."""
         about = {
             "labelSelector": {"matchLabels": {"app": self._sim.choose("app", ("web", "db"))}},
             "topologyKey": self._sim.choose("topology", ("topology.kubernetes.io/zone", "kubernetes.io/hostname")),
@@ -91,7 +91,7 @@ class Changes:
         await self._pod(schedulerName="default-scheduler", **spec)
 
     async def _hold(self) -> None:
-        """Binds wait before they are sent: what is assumed changes meanwhile."""
+        """Binds wait before they are sent: assumed pods change meanwhile."""
         self._desk.wire.binds_held = self._sim.choose("binds are held", (True, True, False))
 
     async def _remove(self) -> None:
@@ -168,7 +168,7 @@ class Changes:
 
 
 def shown(cluster_state: ClusterState) -> dict[str, Any]:
-    """All that a decision sees of a picture."""
+    """Everything in the cluster state that a decision reads."""
     snapshot = cluster_state.snapshot
     rows = {name: snapshot.find(name) for name in snapshot.names}
     claims = {}
@@ -209,7 +209,7 @@ def check(harness: SchedulerHarness) -> None:
 
 
 def check_ledgers(harness: SchedulerHarness) -> None:
-    """Once all is seen, whatever a node's ledger holds is counted on it, bound pods and places being made; no more."""
+    """Once caches are current, a node counts its ledger, its bound pods and its nominations, and nothing else."""
     snapshot, nominated = harness.scheduler.cluster_state.snapshot, harness.scheduler.cluster_state.nominated
     bound = {each.uid for each in harness.cluster.all("Pod") if each.view.spec.node_name and not each.view.finished}
     nodes = {each.key.name: each.uid for each in harness.cluster.all("Node")}
@@ -223,7 +223,7 @@ def check_ledgers(harness: SchedulerHarness) -> None:
         assert counted <= held | bound, f"{ledger.key.name}: held {held}, counted {counted}"
 
 
-def test_a_picture_kept_is_a_picture_built() -> None:
+def test_a_followed_state_equals_one_built_at_once() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, servers=1)
         await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
@@ -236,7 +236,7 @@ def test_a_picture_kept_is_a_picture_built() -> None:
             await changes.step()
             if sim.choose("look now", (True, False)):
                 await asyncio.sleep(sim.choose("pause", (0.0, 0.001, 0.5)))
-                check(harness)  # whatever of it has come: the caches are in the middle of something
+                check(harness)  # at any moment: the caches may show a part of a change
                 sim.sometimes("something is assumed", harness.scheduler.cluster_state.assumed)
                 sim.sometimes("a place is being made", harness.scheduler.cluster_state.nominated.places)
         harness.wire.binds_held = False
@@ -255,10 +255,10 @@ def test_a_picture_kept_is_a_picture_built() -> None:
 
 
 @with_scheduler()
-async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowhere_else(
+async def test_an_assumed_pod_bound_elsewhere_by_another_client_is_counted_only_there(
     harness: SchedulerHarness,
 ) -> None:
-    """It was assumed on one node and is seen on another, and what it asks is the same on both."""
+    """It was assumed on one node and is seen on another, with the same request."""
     cluster_state = (await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
     harness.wire.binds_held = True
     web = await harness.pod("web", cpu="800m")
@@ -277,10 +277,10 @@ async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowh
 
 
 @with_scheduler()
-async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the_cache_shows_it(
+async def test_a_pod_that_a_read_finds_elsewhere_is_counted_there_until_the_cache_shows_it(
     harness: SchedulerHarness,
 ) -> None:
-    """As when a bind's reply was lost, it was not made, and whoever leads now has made another."""
+    """As when a bind was lost with its reply, and the next leader bound the pod elsewhere."""
     cluster_state = (await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
     harness.wire.binds_held = True
     web = await harness.pod("web", cpu="800m")
@@ -300,7 +300,7 @@ async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the
 
 
 @with_scheduler()
-async def test_a_pod_that_is_asked_to_leave_while_its_bind_is_under_way_counts_as_one_that_leaves(
+async def test_a_pod_deleted_while_its_bind_is_in_flight_counts_as_terminating(
     harness: SchedulerHarness,
 ) -> None:
     cluster_state = (await harness.open_for()).cluster_state
@@ -319,8 +319,8 @@ async def test_a_pod_that_is_asked_to_leave_while_its_bind_is_under_way_counts_a
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_pod_that_was_bound_and_changed_before_anybody_heard_of_it_counts_as_it_is(leaves: bool) -> None:
-    """A list brings at once what a watch would have told one by one."""
+def test_a_pod_that_was_bound_and_changed_before_the_cache_saw_it_counts_its_latest_version(leaves: bool) -> None:
+    """A list delivers at once what a watch would have delivered one by one."""
 
     @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
     async def scene(harness: SchedulerHarness) -> None:

@@ -1,4 +1,4 @@
-"""The vectorised scheduler against the plain one, on random clusters."""
+"""The vectorised scheduler against the reference model, on random clusters."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def check_near_miss(
 
 @LENIENT
 @given(cases())
-def test_every_filter_score_and_choice_is_that_of_the_plain_scheduler(case: tuple[Cluster, Question]) -> None:
+def test_every_filter_score_and_choice_equals_the_model(case: tuple[Cluster, Question]) -> None:
     check_against_model(built(case[0]), *case)
 
 
 @LENIENT
 @given(cases())
-def test_whatever_node_local_mask_lets_in_the_bind_would_prove(case: tuple[Cluster, Question]) -> None:
-    """The predicates that the bind asks, in their order, are the first filters: the same reason for the same node."""
+def test_the_bind_accepts_every_node_that_the_node_local_masks_pass(case: tuple[Cluster, Question]) -> None:
+    """The predicates of the bind, in order, are the first filters: the same reason for the same node."""
     cluster, question = case
     snapshot = built(cluster)
     _, explanation = answer(snapshot, question)
@@ -113,7 +113,7 @@ def test_whatever_node_local_mask_lets_in_the_bind_would_prove(case: tuple[Clust
 
 @LENIENT
 @given(cases())
-def test_the_order_in_which_things_came_decides_nothing(case: tuple[Cluster, Question]) -> None:
+def test_the_order_of_arrival_does_not_change_the_decision(case: tuple[Cluster, Question]) -> None:
     cluster, question = case
     backwards = snapshot_of(
         reversed(cluster.nodes.values()),
@@ -129,7 +129,7 @@ def test_the_order_in_which_things_came_decides_nothing(case: tuple[Cluster, Que
 
 @pytest.mark.slow
 def test_the_random_clusters_reach_every_filter_and_score() -> None:
-    """Else the tests above would agree about nothing."""
+    """Otherwise the tests above would compare nothing."""
     failed: set[str] = set()
     differing: set[str] = set()
 
@@ -152,8 +152,8 @@ def test_the_random_clusters_reach_every_filter_and_score() -> None:
     assert differing == set(default_weights())
 
 
-def test_each_of_the_best_is_taken_by_as_many_draws() -> None:
-    """The tie rule favours nobody, also when some of the best are used up and others come back."""
+def test_each_of_the_best_nodes_is_chosen_by_equally_many_draws() -> None:
+    """The tie rule is uniform, also when some of the best nodes fill up and others become free."""
     nodes = [node_view(f"node-{n}") for n in (3, 0, 4, 1, 2)]
     snapshot = snapshot_of(nodes)
     small = decode_as(PodView, encode(objects.pod(cpu="100m")))
@@ -183,11 +183,11 @@ def taken(snapshot: Snapshot, pod: PodView, draws: range) -> dict[str | None, in
 
 @given(questions())
 @settings(max_examples=30)
-def test_pods_alike_ask_alike(question: Question) -> None:
+def test_equal_pods_have_equal_requests(question: Question) -> None:
     assert request_of(question.pod) == request_of(question.pod)
 
 
-def test_no_nodes_are_told_in_words() -> None:
+def test_the_summary_of_an_empty_cluster() -> None:
     snapshot = Snapshot()
     decision = decide(snapshot, PodView(), 1)
     assert decision.node is None

@@ -1,4 +1,4 @@
-"""What people and callers are told: words, policies, bounds. Small clusters, written out."""
+"""Explanations, policies and bounds, on small clusters that are written out."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def many_nodes() -> Iterator[NodeView]:
         yield labelled(f"full-{i}", "ssd", zone="zone-c")
 
 
-def test_every_node_is_accounted_for_in_words() -> None:
+def test_the_summary_counts_every_node() -> None:
     snapshot = snapshot_of(many_nodes())
     asking = pod_view(cpu="2", nodeSelector={"disk": "ssd"})
     decision = decide(snapshot, asking, 7, room={"zone-c": {"cpu": 1000}})
@@ -71,7 +71,7 @@ def test_every_node_is_accounted_for_in_words() -> None:
     assert explanation.near_miss.blocker == Blocker(Reason.ZONE_QUOTA, "risk/zone-c")
 
 
-def test_a_decision_is_explained_only_while_the_snapshot_stands_still() -> None:
+def test_a_decision_is_explained_only_while_the_snapshot_is_unchanged() -> None:
     snapshot = snapshot_of([node_view("a")])
     decision = decide(snapshot, pod_view(), 0)
     assert decision.node == "a"
@@ -87,26 +87,26 @@ def test_a_decision_names_the_version_of_the_node_it_used() -> None:
     assert decide(snapshot, pod_view(), 0).node_revision == 18
 
 
-def test_the_draw_reaches_every_one_of_the_best_nodes() -> None:
+def test_the_draw_reaches_each_of_the_best_nodes() -> None:
     for nodes in (3, 700):
         snapshot = snapshot_of(node_view(f"n{i:03}") for i in range(nodes))
         chosen = [decide(snapshot, pod_view(), draw).node for draw in range(nodes)]
         assert chosen == [f"n{i:03}" for i in range(nodes)]
 
 
-def test_a_draw_beyond_the_last_of_the_best_goes_round() -> None:
+def test_a_draw_beyond_the_last_best_node_wraps_around() -> None:
     views = [node_view(f"n{i:04}", cpu="4" if i < 600 else "1") for i in range(2000)]
     snapshot = snapshot_of(views)
     assert decide(snapshot, pod_view(cpu="2"), 1999).node == "n0199"
 
 
-# -- amounts past what a column holds --------------------------------------------------------------
+# -- amounts beyond the limit of a column ----------------------------------------------------------
 
 HUGE = st.sampled_from([0, 1, 2**49, 2**60 - 1, 2**60, 2**60 + 1, 2**62, 2**63 - 1])
 
 
 @given(HUGE, st.lists(HUGE, max_size=4), HUGE)
-def test_no_amount_overflows_and_none_is_let_in_that_does_not_fit(offered: int, claims: list[int], asked: int) -> None:
+def test_no_amount_overflows_and_no_pod_passes_that_does_not_fit(offered: int, claims: list[int], asked: int) -> None:
     snapshot = Snapshot()
     document = node("a")
     document["status"]["allocatable"]["memory"] = str(offered)
@@ -130,10 +130,10 @@ def test_no_amount_overflows_and_none_is_let_in_that_does_not_fit(offered: int, 
     )
 
 
-# -- what is kept is bounded -----------------------------------------------------------------------
+# -- bounded memory --------------------------------------------------------------------------------
 
 
-def test_the_shapes_kept_are_bounded_and_give_back_what_they_counted() -> None:
+def test_shapes_are_bounded_and_release_their_tallies() -> None:
     snapshot = Snapshot(replace(LIMITS, scheduler_shapes_max=2))
     snapshot.put_node(node_view("a"))
     for i in range(5):
@@ -144,7 +144,7 @@ def test_the_shapes_kept_are_bounded_and_give_back_what_they_counted() -> None:
     assert (told["kedge_scheduler_shapes"], told["kedge_scheduler_tallies"]) == (2, 2)
 
 
-def test_names_of_nodes_long_gone_are_forgotten() -> None:
+def test_names_of_deleted_nodes_are_forgotten() -> None:
     snapshot = snapshot_of([node_view("keeper")])
     asking = pod_view(nodeSelector={HOST: "keeper"})
     for i in range(1000):
@@ -154,7 +154,7 @@ def test_names_of_nodes_long_gone_are_forgotten() -> None:
     assert len(snapshot.column(HOST).values) <= 4 * snapshot.capacity + 1
 
 
-def test_claims_wait_for_a_node_that_is_not_known_yet() -> None:
+def test_claims_on_an_unknown_node_count_when_it_is_added() -> None:
     snapshot = Snapshot()
     snapshot.add_claim("u", "late", pod_view(cpu="3"))
     snapshot.put_node(node_view("late"))
@@ -192,7 +192,7 @@ def test_the_policy_of_the_highest_rank_decides_and_its_canary_inside_its_own_sc
     assert settings_for(policies, pod_view("elsewhere"), other).policy == "all"
 
 
-def test_a_policy_that_is_not_active_or_is_for_another_scheduler_settles_nothing() -> None:
+def test_a_policy_that_is_inactive_or_for_another_scheduler_does_not_apply() -> None:
     idle = [policy("idle", active=False), policy("theirs", schedulerNames=["batch"])]
     assert settings_for(idle, pod_view(), Workload("w", "x")) is DEFAULT_SETTINGS
 
@@ -209,7 +209,7 @@ def test_a_larger_share_of_the_workloads_only_adds(one: int, other: int, uid: An
     assert not admitted(0)
 
 
-def test_zone_skew_holds_a_workload_together_and_leaves_others_alone() -> None:
+def test_zone_skew_applies_to_one_workload_and_not_to_others() -> None:
     snapshot = snapshot_of([node_view("a", zone="za"), node_view("b", zone="zb", cpu="1")])
     settings = Settings(policy="zones", version="v5", zone_skew_max=1)
 

@@ -1,4 +1,4 @@
-"""A scheduler on a store whose disk is full for a while: nothing is bound by halves, and everything is in the end."""
+"""A scheduler on a store whose disk is full for a while: no partial bind, and every pod is bound in the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kedge.server.service import Service
 PODS = 12
 
 
-def test_pods_are_bound_once_each_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+def test_each_pod_is_bound_once_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
     async def program() -> None:
         probe, env = Probe(), system_env(limits=LIMITS)
         store = await probe.open(tmp_path / "kedge.db", env)

@@ -1,4 +1,4 @@
-"""Gangs on a store whose disk fills up while they reserve in chunks, and has room again: whole or not at all."""
+"""Gangs on a store whose disk fills up while they reserve in chunks, and has space again: whole or not at all."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ CHUNKS = replace(
     queue_backoff_s=0.01,
     queue_backoff_s_max=0.1,
 )
-"""Four chunks; and terms so short that one ends while a disk is full."""
+"""Four chunks; and terms so short that one ends while the disk is full."""
 
 
 class Disk:
-    """A disk that is full from some write on, until there is room again."""
+    """A disk that is full from a given write on, until `make_room`."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -61,7 +61,7 @@ class Disk:
 
 
 class Ambushed(DirectTransport):
-    """The way to a service whose disk is full just before the n-th request of a sort."""
+    """A transport to a service whose disk is full just before the n-th request of a verb."""
 
     def __init__(self, service: Service, disk: Disk, verb: str, number: int) -> None:
         super().__init__(service)
@@ -77,7 +77,7 @@ class Ambushed(DirectTransport):
 
 
 class GangHarness:
-    """A service on a file, three nodes, a zone quota, a gang, the scheduler that is to bind it, and repair."""
+    """A service on a file, three nodes, a zone quota, a gang, a scheduler, and repair."""
 
     async def open(self, path: Path, verb: str, number: int) -> None:
         probe, self.env = Probe(), system_env(limits=CHUNKS)
@@ -116,7 +116,7 @@ class GangHarness:
         return {each.uid: each.view.spec.node_name for each in found if each.view.spec.node_name}
 
     async def check_accounts(self) -> dict[ClaimState, set[str]]:
-        """Ledgers are what is bound and reserved, and the quota is their sum. Who holds what."""
+        """Check that ledgers hold what is bound and reserved, and that the quota is their sum. Returns the claims."""
         held: dict[ClaimState, dict[str, str]] = {ClaimState.BOUND: {}, ClaimState.RESERVED: {}}
         claims = []
         for each in await self.all(LEDGER):
@@ -136,7 +136,7 @@ class GangHarness:
         return {state: set(who) for state, who in held.items()}
 
     async def wait_settled(self, *, bound: int) -> None:
-        """Until so many are bound, and no reservation is left."""
+        """Wait until this many are bound, and no reservation is left."""
         async with asyncio.timeout(60):
             while await self.all(RESERVATION) or len(await self.bound()) < bound:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
@@ -157,7 +157,7 @@ POINTS = (("reserve", 1), ("reserve", 2), ("reserve", 4), ("bind", 1), ("bind", 
 
 @pytest.mark.parametrize("term_ends", [False, True], ids=["in one term", "in the next term"])
 @pytest.mark.parametrize(("verb", "number"), POINTS, ids=[f"{verb} {number}" for verb, number in POINTS])
-def test_a_gang_is_bound_whole_when_a_full_disk_has_room_again(
+def test_a_gang_is_bound_whole_when_a_full_disk_has_space_again(
     verb: str, number: int, term_ends: bool, tmp_path: Path
 ) -> None:
     async def program() -> None:
@@ -180,7 +180,7 @@ def test_a_gang_is_bound_whole_when_a_full_disk_has_room_again(
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_a_gang_that_no_longer_fits_when_there_is_room_on_the_disk_holds_nothing(number: int, tmp_path: Path) -> None:
+def test_a_gang_that_no_longer_fits_when_the_disk_has_space_holds_nothing(number: int, tmp_path: Path) -> None:
     async def program() -> None:
         harness = GangHarness()
         await harness.open(tmp_path / "kedge.db", "reserve", number)

@@ -1,4 +1,4 @@
-"""Gangs: bound whole or not at all, whoever leads, and whatever is left of earlier attempts."""
+"""Gangs are bound whole or not at all, under any leader, and whatever earlier attempts left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def places(harness: SchedulerHarness, *names: str) -> list[str]:
 
 
 @with_scheduler()
-async def test_a_gang_is_bound_whole_and_its_record_goes(harness: SchedulerHarness) -> None:
+async def test_a_gang_is_bound_whole_and_its_record_is_deleted(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
     await harness.gang("a", "b", "c", size=3, cpu="400m")
     await until(lambda: all(places(harness, "a", "b", "c")))
@@ -45,7 +45,7 @@ async def test_a_gang_waits_for_its_last_member(harness: SchedulerHarness) -> No
 
 
 @with_scheduler()
-async def test_a_member_that_somebody_else_has_placed_is_here_too(harness: SchedulerHarness) -> None:
+async def test_a_member_bound_by_another_scheduler_counts(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.gang("a", size=2)
     await until(lambda: harness.reason("a"))
@@ -74,8 +74,8 @@ async def test_a_pod_joins_a_gang_and_leaves_it_with_its_label(harness: Schedule
 
 
 @with_scheduler()
-async def test_the_largest_member_chooses_first_and_the_small_one_takes_what_is_left(harness: SchedulerHarness) -> None:
-    """In order of coming the small one would take the only place that is large enough for the other."""
+async def test_the_largest_member_chooses_first_and_the_small_one_takes_the_rest(harness: SchedulerHarness) -> None:
+    """In order of arrival the small one would take the only node that is large enough for the other."""
     await harness.open_for(node("node-a", cpu="4"), node("node-b", cpu="1"))
     await harness.gang("small", size=2, cpu="1")
     await harness.gang("large", size=2, cpu="4")
@@ -83,15 +83,15 @@ async def test_the_largest_member_chooses_first_and_the_small_one_takes_what_is_
 
 
 @with_scheduler()
-async def test_a_gang_that_does_not_say_its_size_is_told_to(harness: SchedulerHarness) -> None:
+async def test_a_gang_without_a_size_gets_a_message(harness: SchedulerHarness) -> None:
     await harness.open_for()
     await harness.pod("a", labels={"kedge.dev/gang": "crew"})
     await until(lambda: "kedge.dev/gang-size" in harness.reason("a"))
 
 
 @with_scheduler()
-async def test_a_size_that_is_no_number_stops_nobody_but_its_gang(harness: SchedulerHarness) -> None:
-    """An annotation may hold anything, and a scheduler that fails at it would fail again at every start."""
+async def test_a_size_that_is_not_a_number_affects_only_its_gang(harness: SchedulerHarness) -> None:
+    """An annotation may hold any text, and a scheduler that fails on it would fail at every start."""
     garbage = ("", "0", "-1", "2.0", "1e3", " 2", "two", "\u00b2", "\u0662", "9" * 5000)
     await harness.open_for(node("node-a", cpu="4"))
     for n, size in enumerate(garbage):
@@ -104,7 +104,7 @@ async def test_a_size_that_is_no_number_stops_nobody_but_its_gang(harness: Sched
 
 
 @with_scheduler()
-async def test_members_who_do_not_agree_on_the_size_are_not_tried(harness: SchedulerHarness) -> None:
+async def test_members_with_different_sizes_are_not_tried(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="4"))
     await harness.gang("a", size=2)
     await harness.gang("b", size=1)
@@ -117,8 +117,8 @@ async def test_members_who_do_not_agree_on_the_size_are_not_tried(harness: Sched
 
 
 @with_scheduler()
-async def test_a_gang_that_fits_only_in_part_claims_nothing_and_is_quiet(harness: SchedulerHarness) -> None:
-    """What it tried and took back wakes nobody: not itself, nor another gang that fits no better."""
+async def test_a_gang_that_fits_only_in_part_claims_nothing_and_is_not_retried(harness: SchedulerHarness) -> None:
+    """Undone assumptions wake no pod: neither the gang itself nor another gang that does not fit."""
     await harness.open_for(node("node-a", cpu="1"))
     await harness.gang("a", "b", "c", size=3, cpu="400m")
     await harness.gang("d", "e", "f", size=3, cpu="400m", gang="others")
@@ -134,7 +134,7 @@ async def test_a_gang_that_fits_only_in_part_claims_nothing_and_is_quiet(harness
 
 
 async def left_behind(harness: SchedulerHarness, *, commit: bool) -> None:
-    """A leader that died has reserved for a gang."""
+    """A crashed leader had reserved for a gang."""
     await harness.cluster.create(node("node-a", cpu="1"))
     members = await harness.gang("a", "b", size=2, cpu="400m")
     reserved = [GangPlace(pod=each.key.name, pod_uid=each.uid, node="node-a") for each in members]
@@ -144,7 +144,7 @@ async def left_behind(harness: SchedulerHarness, *, commit: bool) -> None:
 
 
 @with_scheduler()
-async def test_a_new_leader_brings_a_committed_gang_to_its_end(harness: SchedulerHarness) -> None:
+async def test_a_new_leader_binds_the_rest_of_a_committed_gang(harness: SchedulerHarness) -> None:
     await left_behind(harness, commit=True)
     await harness.open_for(node("node-b", cpu="4"))
     await until(lambda: all(places(harness, "a", "b")))
@@ -153,7 +153,7 @@ async def test_a_new_leader_brings_a_committed_gang_to_its_end(harness: Schedule
 
 
 @with_scheduler()
-async def test_a_new_leader_gives_up_a_gang_that_was_not_committed_and_begins_anew(harness: SchedulerHarness) -> None:
+async def test_a_new_leader_abandons_an_uncommitted_gang_and_starts_again(harness: SchedulerHarness) -> None:
     await left_behind(harness, commit=False)
     await harness.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": True}})
     await harness.open_for(node("node-b", cpu="4"))
@@ -164,7 +164,7 @@ async def test_a_new_leader_gives_up_a_gang_that_was_not_committed_and_begins_an
 
 
 @with_scheduler()
-async def test_a_record_that_outlived_its_members_is_no_obstacle_to_those_who_replace_them(
+async def test_a_record_that_outlived_its_members_does_not_block_their_replacements(
     harness: SchedulerHarness,
 ) -> None:
     await left_behind(harness, commit=True)
@@ -178,10 +178,10 @@ async def test_a_record_that_outlived_its_members_is_no_obstacle_to_those_who_re
 
 
 @with_scheduler()
-async def test_the_bind_of_one_member_does_not_outlive_the_term_that_another_has_lost(
+async def test_the_bind_of_one_member_does_not_outlive_a_term_that_another_ended(
     harness: SchedulerHarness,
 ) -> None:
-    """It would come back, whenever it does, to a pod that a later term is trying."""
+    """It would end while a later term is trying its pod."""
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.fences, harness.wire.binds_held = "a", True
     await harness.gang("a", "b", size=2, cpu="400m")
@@ -196,7 +196,7 @@ async def test_the_bind_of_one_member_does_not_outlive_the_term_that_another_has
 
 
 @with_scheduler(replace(LIMITS, gang_wait_s=20.0))
-async def test_a_member_whose_place_went_with_its_node_is_placed_anew_after_the_deadline(
+async def test_a_member_whose_node_was_deleted_is_placed_again_after_the_deadline(
     harness: SchedulerHarness,
 ) -> None:
     await harness.open_for(node("node-a", cpu="500m"), node("node-b", cpu="500m"))
@@ -213,7 +213,7 @@ async def test_a_member_whose_place_went_with_its_node_is_placed_anew_after_the_
 
 
 @with_scheduler()
-async def test_a_place_refused_to_one_member_is_not_asked_for_again_by_all(harness: SchedulerHarness) -> None:
+async def test_a_reservation_refused_for_one_member_is_not_requested_again_for_all(harness: SchedulerHarness) -> None:
     """Bug 8 (nomad#13017) for gangs: a reservation that is refused is remembered too."""
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.reserves_held = True
@@ -235,7 +235,7 @@ async def test_a_place_refused_to_one_member_is_not_asked_for_again_by_all(harne
 
 
 async def late_bind(harness: SchedulerHarness) -> None:
-    """A leader saw a gang committed, slept, and binds one member by what it saw: the gang is another by now.
+    """A leader saw a gang committed, slept, and binds one member of it: the gang has been replaced meanwhile.
 
     1. The old leader's cache shows the gang committed with `a` and `b`. It sleeps.
     2. The members are deleted and come again under their names; only `a` holds a place, under a pending record.
@@ -249,7 +249,7 @@ async def late_bind(harness: SchedulerHarness) -> None:
     await harness.cluster.authority.bind(Binding(pod=first.key, pod_uid=first.uid, node="node-a"))
 
 
-def test_a_bind_by_a_stale_gang_places_no_part_of_it() -> None:
+def test_a_bind_under_a_stale_gang_binds_no_part_of_it() -> None:
     """Bug 4 (volcano#6010): a stale gang object binds part of the gang."""
 
     @with_scheduler()
@@ -261,7 +261,7 @@ def test_a_bind_by_a_stale_gang_places_no_part_of_it() -> None:
     scene()
 
 
-def test_without_the_proof_of_the_record_a_stale_gang_places_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_proof_of_the_record_a_stale_gang_is_bound_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of bug 4 bites: with the safeguard removed a part is bound."""
     monkeypatch.setattr(gangs, "check_committed", lambda *_: None)
 

@@ -1,4 +1,4 @@
-"""A scheduler on a server whose kinds have histories of their own."""
+"""A scheduler on a server where each kind has its own revision history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAR = 1_000_000
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_scheduler_leads_though_its_lease_is_of_a_history_far_ahead_of_its_caches(declared: bool) -> None:
+def test_a_scheduler_leads_though_the_history_of_its_lease_is_far_ahead_of_its_caches(declared: bool) -> None:
     @with_scheduler()
     async def test(harness: SchedulerHarness) -> None:
         split_histories(harness.wire, {LEASES: FAR}, declared=declared)
@@ -32,7 +32,7 @@ def test_a_scheduler_leads_though_its_lease_is_of_a_history_far_ahead_of_its_cac
 
 
 def second_leads_blindly(*, declared: bool) -> bool:
-    """A standby cannot see the pods that were bound last, and its lease is of a revision that its caches are past."""
+    """A standby's cache lacks the latest binds, and the revision of its lease is older than its caches."""
     blindly: list[bool] = []
 
     @with_scheduler()
@@ -60,19 +60,19 @@ def second_leads_blindly(*, declared: bool) -> bool:
     return blindly[0]
 
 
-def test_a_scheduler_whose_lease_is_of_a_history_far_behind_waits_for_what_its_predecessor_bound() -> None:
+def test_a_scheduler_with_a_lease_history_far_behind_waits_for_the_binds_of_its_predecessor() -> None:
     assert not second_leads_blindly(declared=True)
     assert second_leads_blindly(declared=False)
 
 
 def binds_sent_to_a_full_node(ahead: int) -> int:
-    """A node is fuller than the scheduler's cache can show, and the histories of nodes and ledgers are their own."""
+    """A node is fuller than the scheduler's cache shows, and nodes and ledgers have separate histories."""
     sent: list[int] = []
 
     @with_scheduler()
     async def scene(harness: SchedulerHarness) -> None:
         for n in range(40):
-            await harness.priority(f"class-{n}", n)  # so that there is something to be behind of
+            await harness.priority(f"class-{n}", n)  # so that a cache can be behind
         split_histories(harness.wire, {NODE_ALLOCATION_KIND: ahead, "Node": ahead // 2})
         await harness.open_for(node("node-a", cpu="1"))
         harness.wire.binds_held = True
@@ -92,8 +92,8 @@ def binds_sent_to_a_full_node(ahead: int) -> int:
     return sent[0]
 
 
-def test_a_refusal_is_understood_by_the_history_of_what_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names a version of an object, and only the cache of that kind is asked whether it has come so far."""
+def test_a_refusal_waits_for_the_history_of_the_object_that_caused_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names a revision of an object; only the cache of that kind can have reached it."""
     assert binds_sent_to_a_full_node(FAR) == 1
     assert binds_sent_to_a_full_node(-30) == 1
 

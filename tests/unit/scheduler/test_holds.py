@@ -1,4 +1,4 @@
-"""A pod that a person holds off the scheduler: not placed, not asked to leave, and said to be held, until that ends."""
+"""A pod with a hold on the scheduler: not placed, not evicted, and reported as held, until the hold ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hold(harness: SchedulerHarness, name: str = "default-scheduler", *, for_s: f
 
 
 @pytest.mark.parametrize("name", ["default-scheduler", ALL])
-def test_a_held_pod_waits_until_the_hold_ends_by_itself_and_others_do_not(name: str) -> None:
+def test_a_held_pod_waits_until_the_hold_ends_and_others_do_not(name: str) -> None:
     @with_scheduler()
     async def story(harness: SchedulerHarness) -> None:
         await harness.open_for()
@@ -42,7 +42,7 @@ def test_a_held_pod_waits_until_the_hold_ends_by_itself_and_others_do_not(name: 
 
 
 @with_scheduler()
-async def test_a_hold_that_is_taken_away_is_over_and_one_on_another_scheduler_is_none(
+async def test_a_removed_hold_is_over_and_a_hold_on_another_scheduler_has_no_effect(
     harness: SchedulerHarness,
 ) -> None:
     await harness.open_for()
@@ -57,7 +57,7 @@ async def test_a_hold_that_is_taken_away_is_over_and_one_on_another_scheduler_is
 
 
 @with_scheduler()
-async def test_a_hold_put_on_a_pod_that_fits_nowhere_keeps_it_from_what_then_fits(harness: SchedulerHarness) -> None:
+async def test_a_hold_on_an_unschedulable_pod_keeps_it_from_a_node_that_then_fits(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.pod("large", cpu="2")
     await until(lambda: harness.said("large")[1] == "Unschedulable")
@@ -83,7 +83,7 @@ async def test_a_held_member_keeps_its_gang_waiting(harness: SchedulerHarness) -
 
 
 @with_scheduler()
-async def test_a_held_pod_is_not_asked_to_leave_for_another(harness: SchedulerHarness) -> None:
+async def test_a_held_pod_is_not_evicted_for_another(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.priority("high", 1000)
     await harness.pod("low", cpu="900m", annotations=hold(harness, for_s=60))

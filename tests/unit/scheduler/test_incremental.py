@@ -1,4 +1,4 @@
-"""A snapshot that was changed step by step decides as one built at once, whatever came in between."""
+"""A snapshot that followed every change decides the same as one built at once."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ LIMITS = st.builds(
 
 
 def flipped(node: NodeView) -> NodeView:
-    """The node, cordoned or open again, with less on offer: nothing that lays out domains anew."""
+    """The node, cordoned or open again, with less capacity: its domains do not change."""
     spec = msgspec.structs.replace(node.spec, unschedulable=not node.spec.unschedulable)
     offered = ResourceList({**node.status.allocatable, "cpu": parse_quantity("800m")})
     return msgspec.structs.replace(node, spec=spec, status=msgspec.structs.replace(node.status, allocatable=offered))
 
 
 def asking(focus: str) -> st.SearchStrategy[tuple[list[PodView], list[Question]]]:
-    """Pods that come and go and questions about others, dwelling on the same thing."""
+    """Pods that are added and removed, and questions about others, with the same focus."""
     return st.tuples(
         st.lists(pod_views(focus), min_size=2, max_size=4), st.lists(questions(focus), min_size=2, max_size=3)
     )
 
 
 class Pair:
-    """A snapshot and the plain cluster it is about, changed together."""
+    """A snapshot and a model cluster, changed together."""
 
     def __init__(self, limits: Limits, nodes: list[NodeView], pods: list[PodView]) -> None:
         self.snapshot = Snapshot(limits)
@@ -76,7 +76,7 @@ class Pair:
                 cluster.namespaces[NAMESPACES[other % 2]] = labels
                 snapshot.put_namespace(NAMESPACES[other % 2], labels)
 
-    def anew(self) -> Snapshot:
+    def rebuilt(self) -> Snapshot:
         cluster = self.cluster
         return snapshot_of(
             cluster.nodes.values(),
@@ -96,7 +96,7 @@ def told(snapshot: Snapshot, question: Question) -> tuple[Any, ...]:
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=120)
 @given(LIMITS, NODES, st.sampled_from(FOCI).flatmap(asking), STEPS)
-def test_step_by_step_is_as_all_at_once(
+def test_step_by_step_equals_all_at_once(
     limits: Limits,
     nodes: list[NodeView],
     asking_of: tuple[list[PodView], list[Question]],
@@ -107,15 +107,15 @@ def test_step_by_step_is_as_all_at_once(
     for what, one, other, ask in steps:
         pair.step(what, one, other)
         for question in asked[:ask]:
-            assert told(pair.snapshot, question) == told(pair.anew(), question)
+            assert told(pair.snapshot, question) == told(pair.rebuilt(), question)
     for question in asked:
-        assert told(pair.snapshot, question) == told(pair.anew(), question)
+        assert told(pair.snapshot, question) == told(pair.rebuilt(), question)
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=10, max_size=80))
-def test_nodes_are_in_the_order_of_their_names_whatever_came_and_went(steps: list[tuple[int, int]]) -> None:
-    """Few changes between two looks are followed, more are read anew."""
+def test_nodes_are_in_order_of_name_after_any_adds_and_removes(steps: list[tuple[int, int]]) -> None:
+    """Few changes between two reads are followed; with more the order is built again."""
     snapshot, names, pauses = Snapshot(), set[str](), 0
     for number, pause in steps:
         name = f"node-{number * 7 % 31:02}"

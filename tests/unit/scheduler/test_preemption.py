@@ -1,4 +1,4 @@
-"""Who has to leave: the fewest, of the lowest, within their budgets; against every set of victims there is."""
+"""Victims are the fewest, of the lowest priority, within their budgets: compared with every set of victims."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def node_view(name: str, cpu: str = "1", **spec: Any) -> NodeView:
 
 
 class PreemptionHarness:
-    """Nodes, pods on them, and one that wants in."""
+    """Nodes with pods, and a pod that needs room."""
 
     def __init__(self, nodes: Sequence[NodeView], pods: Sequence[Object], kept: frozenset[str] = frozenset()) -> None:
         self.pods = pods
@@ -60,7 +60,7 @@ class PreemptionHarness:
 
     def plan(self, wanting: Object, **named: Any) -> Preemption | None:
         decision = self.decide(wanting, **named)
-        assert decision.node is None, "it fits: nobody has to leave"
+        assert decision.node is None, "it fits: no eviction is needed"
         explanation = explain(self.snapshot, decision)
         before = {each.uid: self.snapshot.claim(each.uid) for each in self.pods}
         preemption_inputs = PreemptionInputs(
@@ -77,7 +77,7 @@ class PreemptionHarness:
         return [each for each in self.pods if each.view.spec.node_name == name]
 
     def fits_without(self, wanting: Object, node_name: str, gone: Sequence[Object]) -> bool:
-        """The obvious way: another snapshot, without those who left."""
+        """The direct way: another snapshot, without the victims."""
         left = {each.uid for each in gone} | {e.uid for e in self.on(node_name) if e.metadata.deletion_timestamp}
         claims = [
             (e.uid, e.view.spec.node_name, request_of(e.as_view(PodView), placed=True))
@@ -104,7 +104,7 @@ def names(plan: Preemption | None) -> tuple[str, list[str]] | None:
     return None if plan is None else (plan.node, sorted(each.key.name for each in plan.victims))
 
 
-def test_the_lowest_leave_and_no_more_than_must() -> None:
+def test_the_fewest_pods_of_the_lowest_priority_are_evicted() -> None:
     harness = PreemptionHarness.of(
         [node_view("node-a"), node_view("node-b")],
         [
@@ -122,13 +122,13 @@ def test_the_lowest_leave_and_no_more_than_must() -> None:
     assert names(harness.plan(lodger("new", "", "1", 9))) == ("node-b", ["b1", "b2"])
 
 
-def test_nobody_leaves_for_a_pod_of_no_higher_priority() -> None:
+def test_no_pod_is_evicted_for_one_of_no_higher_priority() -> None:
     harness = PreemptionHarness.of([node_view("node-a")], [lodger("a", "node-a", "1", 5)])
     assert harness.plan(lodger("new", "", "500m", 5)) is None
     assert harness.plan(lodger("new", "", "500m", 4)) is None
 
 
-def test_nobody_leaves_for_a_pod_that_would_not_fit_then() -> None:
+def test_no_pod_is_evicted_for_one_that_would_still_not_fit() -> None:
     harness = PreemptionHarness.of(
         [node_view("node-a")], [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 9)]
     )
@@ -137,8 +137,8 @@ def test_nobody_leaves_for_a_pod_that_would_not_fit_then() -> None:
     assert harness.plan(lodger("picky", "", "500m", 9, nodeSelector={"disk": "fast"})) is None
 
 
-def test_nobody_leaves_where_a_zone_quota_or_a_late_refusal_forbids_the_pod() -> None:
-    """Those filters come after the room, so that a full node hides them."""
+def test_no_pod_is_evicted_where_a_zone_quota_or_a_refusal_rejects_the_pod() -> None:
+    """These filters come after the resource filter, so a full node hides them."""
     harness = PreemptionHarness.of([node_view("node-a", zone="zone-a")], [lodger("a", "node-a", "1", 1)])
     wanting = lodger("new", "", "500m", 9)
     assert names(harness.plan(wanting)) == ("node-a", ["a"])
@@ -146,7 +146,7 @@ def test_nobody_leaves_where_a_zone_quota_or_a_late_refusal_forbids_the_pod() ->
     assert harness.plan(wanting, excluded=("node-a",)) is None
 
 
-def test_a_budget_that_lets_nobody_go_is_kept() -> None:
+def test_a_budget_that_allows_no_eviction_is_respected() -> None:
     pods = [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 2)]
     assert names(
         PreemptionHarness.of([node_view("node-a")], pods, frozenset({"a"})).plan(lodger("new", "", "500m", 9))
@@ -160,7 +160,7 @@ def test_a_budget_that_lets_nobody_go_is_kept() -> None:
     )
 
 
-def test_those_who_are_leaving_already_are_waited_for_and_not_replaced_by_victims() -> None:
+def test_terminating_pods_are_waited_for_instead_of_more_victims() -> None:
     harness = PreemptionHarness.of(
         [node_view("node-a")], [lodger("going", "node-a", "500m", 5, leaving=True), lodger("b", "node-a", "500m", 1)]
     )
@@ -170,7 +170,7 @@ def test_those_who_are_leaving_already_are_waited_for_and_not_replaced_by_victim
     assert plan.awaited == {"going"}
 
 
-def test_a_place_kept_for_a_higher_priority_stays_kept_and_one_for_a_lower_does_not() -> None:
+def test_a_nomination_of_higher_priority_is_respected_and_one_of_lower_is_not() -> None:
     harness = PreemptionHarness.of([node_view("node-a")], [])
     harness.nominate("kept", "node-a", "1", 5)
     assert harness.plan(lodger("low", "", "500m", 4)) is None
@@ -178,8 +178,8 @@ def test_a_place_kept_for_a_higher_priority_stays_kept_and_one_for_a_lower_does_
     assert names(harness.plan(lodger("high", "", "500m", 6))) == ("node-a", [])
 
 
-def test_rules_about_other_pods_are_kept_by_making_room_too() -> None:
-    """A pod that may not be beside others of its kind makes just them leave, though there is room."""
+def test_preemption_satisfies_rules_about_other_pods() -> None:
+    """For a pod with anti-affinity exactly the matching pods are evicted, though resources are free."""
     apart = {
         "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -231,7 +231,7 @@ def inns(draw: st.DrawFn) -> tuple[PreemptionHarness, Object]:
 @settings(max_examples=120, deadline=None)
 @given(inns())
 def test_no_other_set_of_victims_would_be_better(case: tuple[PreemptionHarness, Object]) -> None:
-    """Against all subsets on all nodes: as low a highest victim as can be, and no victim that could have stayed."""
+    """Over all subsets on all nodes: the highest victim is as low as possible, and no victim could have stayed."""
     harness, wanting = case
     if harness.decide(wanting).node is not None:
         return

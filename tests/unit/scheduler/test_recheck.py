@@ -1,4 +1,4 @@
-"""An attempt is run again from its record, and an input that is missing or wrong is found."""
+"""An attempt is run again from its record; a missing or wrong input is detected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPLICA_SET, POLICY = KINDS.of_key_kind("ReplicaSet.apps"), KINDS.of_key_kind("S
 
 
 async def busy(harness: SchedulerHarness) -> dict[str, Any]:
-    """Binds under way, a quota, a pod that lingers, a place that is being made: all that a decision may rest on."""
+    """Binds in flight, a quota, an unreleased claim, a nomination: every input of a decision."""
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1", zone="zone-b"))
     await harness.priority("urgent", 10)
     await harness.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "900m"}))
@@ -43,7 +43,7 @@ async def busy(harness: SchedulerHarness) -> dict[str, Any]:
 
 
 @with_scheduler()
-async def test_every_attempt_comes_to_the_same_again_also_from_bytes(harness: SchedulerHarness) -> None:
+async def test_every_attempt_has_the_same_result_again_also_from_bytes(harness: SchedulerHarness) -> None:
     logs = await busy(harness)
     count = 0
     for record in harness.decisions():
@@ -54,8 +54,8 @@ async def test_every_attempt_comes_to_the_same_again_also_from_bytes(harness: Sc
 
 
 @with_scheduler()
-async def test_a_record_without_one_of_its_inputs_comes_to_something_else(harness: SchedulerHarness) -> None:
-    """Each of them is needed: somewhere in a busy while an attempt differs without it."""
+async def test_a_record_without_one_of_its_inputs_has_another_result(harness: SchedulerHarness) -> None:
+    """Each input is needed: without it the result of some attempt differs."""
     logs = await busy(harness)
     changes: dict[str, Callable[[SchedulingAttempt], SchedulingAttempt]] = {
         "assumed": lambda each: replace(each, local=replace(each.local, assumed={})),
@@ -78,7 +78,7 @@ async def test_a_record_without_one_of_its_inputs_comes_to_something_else(harnes
 
 
 @with_scheduler()
-async def test_a_tampered_answer_is_found_and_a_lost_log_is_said_to_be_lost(harness: SchedulerHarness) -> None:
+async def test_a_changed_result_is_detected_and_a_missing_log_is_reported(harness: SchedulerHarness) -> None:
     logs = await busy(harness)
     record = next(
         each
@@ -96,7 +96,7 @@ async def test_a_tampered_answer_is_found_and_a_lost_log_is_said_to_be_lost(harn
 
 @with_scheduler()
 async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(harness: SchedulerHarness) -> None:
-    """A node may be of another zone by the time that the next attempt asks what its tenant's quotas leave."""
+    """A node may be in another zone by the time the next attempt reads its tenant's quotas."""
     await harness.open_for(node("node-a", cpu="4", zone="zone-a"))
     await harness.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
     await asyncio.sleep(2)
@@ -121,10 +121,10 @@ def apart_from_web(topology_key: str) -> dict[str, Any]:
 
 
 @with_scheduler()
-async def test_a_pod_that_gets_other_labels_while_its_bind_is_under_way_counts_as_it_is(
+async def test_a_pod_relabelled_while_its_bind_is_in_flight_counts_with_its_new_labels(
     harness: SchedulerHarness,
 ) -> None:
-    """Who looks at it then, and who runs that attempt again, see the same pod; and who waited for it to go is woken."""
+    """Later attempts and their rechecks see the same pod, and a pod that waited for it to leave is woken."""
     await harness.open_for(node("node-a"))
     harness.wire.binds_held = True
     web = await harness.pod("web")
@@ -142,7 +142,7 @@ async def test_a_pod_that_gets_other_labels_while_its_bind_is_under_way_counts_a
 
 
 async def making_room(harness: SchedulerHarness, **urgent: Any) -> Object:
-    """A place is made for `web` on `node-a`; there are others, too small for it, in the same zone and in another."""
+    """`web` is nominated to `node-a`; other nodes, too small for it, are in the same zone and in another."""
     small = [node("node-b", cpu="200m"), node("node-c", cpu="200m", zone="zone-b")]
     await harness.open_for(node("node-a", cpu="1"), *small)
     await harness.priority("urgent", 10)
@@ -156,7 +156,7 @@ async def making_room(harness: SchedulerHarness, **urgent: Any) -> Object:
 
 
 @with_scheduler()
-async def test_a_pod_that_gets_other_labels_while_a_place_is_made_for_it_counts_as_it_is(
+async def test_a_nominated_pod_that_is_relabelled_counts_with_its_new_labels(
     harness: SchedulerHarness,
 ) -> None:
     web = await making_room(harness)
@@ -174,7 +174,7 @@ async def test_a_pod_that_gets_other_labels_while_a_place_is_made_for_it_counts_
 
 
 @with_scheduler()
-async def test_a_pod_for_which_a_place_is_made_counts_as_a_replica_of_what_policies_count_it_for(
+async def test_a_nominated_pod_counts_for_the_workload_that_policies_use(
     harness: SchedulerHarness,
 ) -> None:
     above = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "deployment", "controller": True}

@@ -1,4 +1,4 @@
-"""Which attempts leave a full record, and that the others are counted."""
+"""Which attempts keep a full record; the others are counted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_failures_priorities_and_canaries_are_kept_in_full_and_the_rest_is
 
 @with_scheduler()
 async def test_a_sample_of_the_rest_is_kept_in_full(harness: SchedulerHarness) -> None:
-    """Here of every one there is one."""
+    """Here the sample is every attempt."""
     await harness.open_for(node("node-a", cpu="2"))
     await harness.pod("usual")
     await until(lambda: harness.place("usual") and harness.attempts("usual"))

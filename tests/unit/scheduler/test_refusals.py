@@ -1,4 +1,4 @@
-"""Refusals are remembered until they are understood, and no longer."""
+"""Refusals are remembered until the cache shows their cause, and no longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")
 
 
 class RefusalsHarness:
-    """Refusals, and caches that are as far as the test says."""
+    """Refusals, and caches at the revisions that the test sets."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -36,7 +36,7 @@ class RefusalsHarness:
         return self.refusals.excluded("pod")
 
 
-def test_a_node_is_left_out_until_the_refusing_version_has_been_seen() -> None:
+def test_a_node_is_excluded_until_the_cache_shows_the_refusing_version() -> None:
     harness = RefusalsHarness()
     harness.refuse()
     assert harness.excluded() == ("node-a",)
@@ -46,8 +46,8 @@ def test_a_node_is_left_out_until_the_refusing_version_has_been_seen() -> None:
     assert harness.refusals.unseen("pod") == []
 
 
-def test_a_node_that_is_gone_is_left_out_until_the_cache_has_another_version_or_none() -> None:
-    """Nothing that is gone has a revision to wait for."""
+def test_a_deleted_node_is_excluded_until_the_cache_has_another_version_or_none() -> None:
+    """A deleted object has no revision to wait for."""
     for after in ({}, {NODE: 8}):
         harness = RefusalsHarness()
         harness.refuse(Reason.NODE_GONE, NODE, 0)
@@ -58,7 +58,7 @@ def test_a_node_that_is_gone_is_left_out_until_the_cache_has_another_version_or_
         assert harness.excluded() == ()
 
 
-def test_one_refused_too_often_is_quarantined_for_a_while_though_all_was_seen() -> None:
+def test_a_pair_refused_too_often_is_quarantined_though_the_cache_is_current() -> None:
     harness = RefusalsHarness()
     harness.reached = 1_000
     assert [harness.refuse() for _ in range(3)] == [False, False, True]
@@ -69,10 +69,10 @@ def test_one_refused_too_often_is_quarantined_for_a_while_though_all_was_seen() 
     harness.clock.advance(61)
     assert harness.excluded() == ()
     assert harness.refusals.quarantined_until_s("pod") is None
-    assert harness.refuse() is False, "it is counted anew"
+    assert harness.refuse() is False, "the count starts again"
 
 
-def test_what_no_other_node_would_change_excludes_none() -> None:
+def test_a_refusal_that_concerns_the_pod_excludes_no_node() -> None:
     harness = RefusalsHarness()
     for reason in sorted(ABOUT_THE_POD):
         harness.refuse(reason)
@@ -80,7 +80,7 @@ def test_what_no_other_node_would_change_excludes_none() -> None:
     assert len(harness.refusals) == 0
 
 
-def test_pods_are_remembered_apart_and_forgotten_when_they_go() -> None:
+def test_refusals_are_kept_by_pod_and_forgotten_with_it() -> None:
     harness = RefusalsHarness()
     harness.refuse()
     assert harness.refusals.excluded("namesake") == ()

@@ -1,4 +1,4 @@
-"""The scheduler as a whole: what it binds, what it says, what it keeps in mind, and what it forgets."""
+"""The scheduler as a whole: its binds, its reports, its assumptions, and what it forgets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kedge.scheduler.binding.refusals import Refusals
 
 
 @with_scheduler()
-async def test_a_pod_that_names_the_scheduler_is_bound_and_another_is_left_alone(harness: SchedulerHarness) -> None:
+async def test_only_a_pod_that_names_the_scheduler_is_bound(harness: SchedulerHarness) -> None:
     await harness.open_for()
     await harness.pod("ours")
     await harness.pod("theirs", schedulerName="somebody-else")
@@ -42,7 +42,7 @@ async def test_a_gated_pod_waits_for_its_gates_and_no_longer(harness: SchedulerH
 
 
 @with_scheduler()
-async def test_whoever_leads_next_says_of_a_gated_pod_what_its_predecessor_did_not(harness: SchedulerHarness) -> None:
+async def test_the_next_leader_reports_a_gated_pod_that_its_predecessor_did_not(harness: SchedulerHarness) -> None:
     await harness.open_for()
     other = harness.another_scheduler()
     harness.host.pause()
@@ -63,15 +63,15 @@ async def test_whoever_leads_next_says_of_a_gated_pod_what_its_predecessor_did_n
 
 
 @with_scheduler()
-async def test_gates_that_were_removed_are_not_spoken_of_any_more(harness: SchedulerHarness) -> None:
-    """What could not be said in time, because the pod moved on, is not said when it is no longer so."""
+async def test_removed_gates_are_not_reported_any_more(harness: SchedulerHarness) -> None:
+    """A report that failed because the pod changed is not repeated when it is no longer true."""
     await harness.open_for()
     harness.wire.deaf = True
     await harness.pod("gated", cpu="2", schedulingGates=[{"name": "example.com/later"}])
     await asyncio.sleep(1)
     await harness.cluster.authority.patch(Key("Pod", "default", "gated"), {"metadata": {"annotations": {"a": "b"}}})
     harness.wire.deaf = False
-    await asyncio.sleep(0.05)  # the first version has come, and what is said of it will be refused
+    await asyncio.sleep(0.05)  # the first version is cached, and its report will be rejected
     await harness.cluster.authority.patch(Key("Pod", "default", "gated"), {"spec": {"schedulingGates": None}})
     await until(lambda: harness.said("gated")[1] == "Unschedulable")
     await asyncio.sleep(5)
@@ -79,7 +79,7 @@ async def test_gates_that_were_removed_are_not_spoken_of_any_more(harness: Sched
 
 
 @with_scheduler()
-async def test_a_pod_that_fits_nowhere_says_why_and_of_which_generation(harness: SchedulerHarness) -> None:
+async def test_an_unschedulable_pod_has_a_reason_and_its_generation(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"), node("node-c", unschedulable=True))
     large = await harness.pod("large", cpu="2")
     await until(lambda: harness.events("FailedScheduling"))
@@ -94,17 +94,17 @@ async def test_a_pod_that_fits_nowhere_says_why_and_of_which_generation(harness:
 
 
 @with_scheduler()
-async def test_what_has_changed_too_soon_to_be_said_is_said_later(harness: SchedulerHarness) -> None:
+async def test_a_message_that_changes_too_soon_is_written_later(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.pod("large", cpu="2")
     await until(lambda: harness.reason("large"))
-    await harness.cluster.create(node("node-b", cpu="1"))  # too small: it wakes nobody
+    await harness.cluster.create(node("node-b", cpu="1"))  # too small: it wakes no pod
     await harness.cluster.create(node("node-c", cpu="4", taints=[{"key": "k", "effect": "NoSchedule"}]))
     await until(lambda: harness.reason("large") == "0/3 nodes: 2 cpu, 1 taint")
 
 
 @with_scheduler()
-async def test_the_record_of_an_attempt_accounts_for_every_node(harness: SchedulerHarness) -> None:
+async def test_the_record_of_an_attempt_has_an_account_of_every_node(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="3"), node("node-c", unschedulable=True))
     await harness.pod("large", cpu="2", nodeSelector={"kubernetes.io/hostname": "node-a"})
     await harness.pod("small")
@@ -133,7 +133,7 @@ async def test_the_record_of_an_attempt_accounts_for_every_node(harness: Schedul
 
 
 @with_scheduler()
-async def test_room_that_is_made_wakes_who_needs_it(harness: SchedulerHarness) -> None:
+async def test_free_resources_wake_a_pod_that_needs_them(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.pod("first", cpu="800m")
     await until(lambda: harness.place("first"))
@@ -149,8 +149,8 @@ async def test_room_that_is_made_wakes_who_needs_it(harness: SchedulerHarness) -
 
 
 @with_scheduler()
-async def test_a_node_that_comes_back_as_another_is_free(harness: SchedulerHarness) -> None:
-    """What was removed by force from the last incarnation holds nothing of the new one."""
+async def test_a_new_incarnation_of_a_node_is_empty(harness: SchedulerHarness) -> None:
+    """Pods force-deleted from the last incarnation hold nothing on the new one."""
     await harness.open_for(node("node-a", cpu="1"))
     await harness.pod("first", cpu="800m")
     await until(lambda: harness.place("first"))
@@ -162,8 +162,8 @@ async def test_a_node_that_comes_back_as_another_is_free(harness: SchedulerHarne
 
 
 @with_scheduler()
-async def test_a_quota_that_was_never_counted_is_counted_by_the_scheduler_too(harness: SchedulerHarness) -> None:
-    """Else the bind counts what is used and refuses, which writes nothing, and so for ever."""
+async def test_a_quota_without_a_count_is_counted_by_the_scheduler_too(harness: SchedulerHarness) -> None:
+    """Otherwise the bind counts it and is refused, which writes nothing, and so on for ever."""
     await harness.open_for(node("node-a", cpu="4", zone="zone-a"))
     await harness.pod("first", cpu="800m")
     await until(lambda: harness.place("first"))
@@ -191,10 +191,10 @@ async def test_a_reservation_made_before_the_pod_is_tried_decides(harness: Sched
     assert not harness.metric("kedge_scheduler_refusals_total", reason="ReservedElsewhere")
 
 
-# -- what is assumed -------------------------------------------------------------------------------
+# -- assumptions -----------------------------------------------------------------------------------
 
 
-def test_an_assumption_outlives_any_clock_until_the_authority_has_been_read() -> None:
+def test_an_assumption_outlives_any_timer_until_the_pod_has_been_read() -> None:
     """Bug 7 (kubernetes#106361): an assumption expires by timer, the late bind succeeds, the node is overcommitted."""
     assert refusals_after_an_unknown_bind() == 0
 
@@ -213,7 +213,7 @@ def test_an_assumption_that_a_timer_ends_sends_others_to_a_full_node(monkeypatch
 def refusals_after_an_unknown_bind() -> float:
     seen: list[float] = []
 
-    @with_scheduler(replace(LIMITS, breaker_failures_max=10_000))  # only words of pods are lost: its lease it keeps
+    @with_scheduler(replace(LIMITS, breaker_failures_max=10_000))  # only watches of pods are lost: it keeps its lease
     async def scene(harness: SchedulerHarness) -> None:
         await harness.open_for(node("node-a", cpu="1"))
         harness.wire.binds_held = True
@@ -222,7 +222,7 @@ def refusals_after_an_unknown_bind() -> float:
         await harness.pod("second", cpu="800m")
         await until(lambda: harness.reason("second"))
         harness.wire.blind = harness.wire.binds_lost = (
-            True  # the bind is made, and neither its reply nor any word of it comes
+            True  # the bind is committed, and neither its reply nor a watch event arrives
         )
         harness.wire.binds_held = False
         await asyncio.sleep(20)
@@ -238,7 +238,7 @@ def refusals_after_an_unknown_bind() -> float:
 
 
 @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
-async def test_a_bind_that_no_cache_shows_is_read_at_the_authority(harness: SchedulerHarness) -> None:
+async def test_a_bind_that_no_cache_shows_is_read_from_the_server(harness: SchedulerHarness) -> None:
     await harness.open_for()
     harness.wire.deaf = True
     await harness.pod("web")
@@ -255,8 +255,8 @@ async def test_a_bind_that_no_cache_shows_is_read_at_the_authority(harness: Sche
 
 
 @with_scheduler()
-async def test_a_version_from_before_its_bind_does_not_make_a_pod_wait_again(harness: SchedulerHarness) -> None:
-    """1. A pod has no node. 2. It changes. 3. It is bound. 4. Only then the cache shows what it was at 2."""
+async def test_a_version_from_before_its_bind_does_not_queue_a_pod_again(harness: SchedulerHarness) -> None:
+    """1. A pod has no node. 2. It changes. 3. It is bound. 4. Only then the cache shows version 2."""
     await harness.open_for(node("node-a", unschedulable=True))
     await harness.pod("web")
     await until(lambda: harness.reason("web"))
@@ -274,7 +274,7 @@ async def test_a_version_from_before_its_bind_does_not_make_a_pod_wait_again(har
 
 
 def binds_sent_to_a_full_node() -> int:
-    """A node is fuller than the scheduler's cache can show, for a long while."""
+    """A node is fuller than the scheduler's cache shows, for a long time."""
     sent: list[int] = []
 
     @with_scheduler()
@@ -295,20 +295,20 @@ def binds_sent_to_a_full_node() -> int:
     return sent[0]
 
 
-def test_a_refusal_is_remembered_until_the_scheduler_has_seen_why() -> None:
+def test_a_refusal_is_remembered_until_the_cache_shows_its_cause() -> None:
     """Bug 8 (nomad#13017): scheduler and applier disagree on feasibility: endless refusals."""
     assert binds_sent_to_a_full_node() == 1
 
 
-def test_a_refusal_that_is_forgotten_is_met_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_refusal_repeats_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of bug 8 bites: with the safeguard removed it fails."""
     monkeypatch.setattr(Refusals, "excluded", lambda *_: ())
     assert binds_sent_to_a_full_node() > 5
 
 
 @with_scheduler(replace(LIMITS, scheduler_refusals_max=3, scheduler_quarantine_s=100.0))
-async def test_a_pair_that_is_refused_again_and_again_is_quarantined_and_told_of(harness: SchedulerHarness) -> None:
-    """Bug 8 once more: they disagree for good, though the scheduler has seen all there is to see."""
+async def test_a_pair_that_is_refused_again_and_again_is_quarantined_with_an_event(harness: SchedulerHarness) -> None:
+    """Bug 8 once more: they disagree for ever, though the scheduler's caches are current."""
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="500m"))
     harness.wire.refuses = "node-a"
     await harness.pod("web", cpu="400m", nodeSelector={"kubernetes.io/hostname": "node-a"})
@@ -327,8 +327,8 @@ async def test_a_pair_that_is_refused_again_and_again_is_quarantined_and_told_of
 
 
 @with_scheduler()
-async def test_what_only_a_ledger_knows_of_is_learned_from_the_refusal(harness: SchedulerHarness) -> None:
-    """Bug 8 by another way: a claim that no pod stands for, which this process never saw made."""
+async def test_a_claim_that_only_a_ledger_holds_is_learned_from_the_refusal(harness: SchedulerHarness) -> None:
+    """Bug 8 in another way: a claim without a pod, made before this process started."""
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.deaf = True
     await harness.pod("ghost", cpu="800m", nodeName="node-a")
@@ -345,8 +345,8 @@ async def test_what_only_a_ledger_knows_of_is_learned_from_the_refusal(harness: 
 
 
 @with_scheduler()
-async def test_a_node_that_is_gone_is_tried_once_and_again_when_it_is_back(harness: SchedulerHarness) -> None:
-    """Bug 8 with nothing to wait for: an absence has no revision. Nor may the pod be woken over and over meanwhile."""
+async def test_a_deleted_node_is_tried_once_and_again_when_it_is_back(harness: SchedulerHarness) -> None:
+    """Bug 8 with no revision to wait for. The pod must not be woken again and again meanwhile."""
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.nodes_held = True
     await harness.cluster.authority.delete(Key("Node", "", "node-a"))
@@ -360,11 +360,11 @@ async def test_a_node_that_is_gone_is_tried_once_and_again_when_it_is_back(harne
     await until(lambda: harness.place("web"))
 
 
-# -- namesakes -------------------------------------------------------------------------------------
+# -- pods of the same name -------------------------------------------------------------------------
 
 
 @with_scheduler()
-async def test_a_namesake_in_mid_attempt_gets_its_own_bind_and_nothing_is_left_of_the_other(
+async def test_a_pod_replaced_in_mid_attempt_leaves_nothing_and_its_replacement_is_bound(
     harness: SchedulerHarness,
 ) -> None:
     """Bug 9 (kubernetes#138434): a pod replaced by one of the same name in mid-attempt leaks in-flight state."""
@@ -387,7 +387,7 @@ async def test_a_namesake_in_mid_attempt_gets_its_own_bind_and_nothing_is_left_o
 
 @with_scheduler()
 async def test_refusals_of_a_pod_that_is_gone_are_forgotten(harness: SchedulerHarness) -> None:
-    """Bug 9 once more: what is remembered of a pod goes with it."""
+    """Bug 9 once more: the memory of a pod ends with it."""
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.refuses = "node-a"
     await harness.pod("web")
@@ -397,8 +397,8 @@ async def test_refusals_of_a_pod_that_is_gone_are_forgotten(harness: SchedulerHa
 
 
 @with_scheduler()
-async def test_a_refusal_that_comes_after_its_pod_has_gone_is_not_remembered(harness: SchedulerHarness) -> None:
-    """Bug 9 the other way round: who is to forget it has been told already."""
+async def test_a_refusal_that_arrives_after_its_pod_was_deleted_is_not_remembered(harness: SchedulerHarness) -> None:
+    """Bug 9 the other way round: the deletion was handled before the refusal."""
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.binds_held, harness.wire.refuses = True, "node-a"
     web = await harness.pod("web")
@@ -430,7 +430,7 @@ async def test_a_standby_takes_over_where_the_leader_stopped(harness: SchedulerH
 
 @with_scheduler(replace(LIMITS, cache_wait_s=10.0, watch_probe_s=3600.0, watch_silence_s=3600.0))
 async def test_a_new_leader_waits_for_all_of_its_caches_at_once(harness: SchedulerHarness) -> None:
-    """Three of its streams bring nothing. Each cache is asked to list, and none after another."""
+    """Three of its streams are silent. Their caches relist in parallel."""
     await harness.open_for(node("node-a", cpu="1"))
     other = harness.another_scheduler()
     await until(lambda: other.caches.healthy)
@@ -442,7 +442,7 @@ async def test_a_new_leader_waits_for_all_of_its_caches_at_once(harness: Schedul
 
 
 @with_scheduler(replace(LIMITS, cache_wait_s=1.0))
-async def test_a_leader_that_slept_through_its_term_binds_nothing_with_what_it_had_in_hand(
+async def test_a_leader_that_slept_through_its_term_cannot_send_its_binds(
     harness: SchedulerHarness,
 ) -> None:
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
@@ -467,14 +467,14 @@ async def test_a_leader_that_slept_through_its_term_binds_nothing_with_what_it_h
 
 
 @with_scheduler()
-async def test_what_is_cancelled_before_it_began_is_not_under_way_for_ever(harness: SchedulerHarness) -> None:
+async def test_a_bind_cancelled_before_it_began_is_not_in_flight_for_ever(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     binder = harness.scheduler._binder
     binder.start(asyncio.sleep, 3600)
     await binder.cancel_all()
     assert len(binder) == 0
     await harness.pod("web")
-    await until(lambda: harness.place("web") and not len(binder))  # now there is somebody who waits for more to do
+    await until(lambda: harness.place("web") and not len(binder))  # now there is an idle worker
     binder.start(asyncio.sleep, 3600)
     await binder.cancel_all()
     assert len(binder) == 0
@@ -482,7 +482,7 @@ async def test_what_is_cancelled_before_it_began_is_not_under_way_for_ever(harne
 
 
 @with_scheduler()
-async def test_two_names_share_a_node_and_the_bind_keeps_them_apart(harness: SchedulerHarness) -> None:
+async def test_two_schedulers_share_a_node_and_the_bind_protects_it(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     other = harness.another_scheduler(name="other")
     await until(lambda: other.scheduler.leading)
@@ -508,7 +508,7 @@ async def crowded(harness: SchedulerHarness, **urgent: Any) -> None:
 
 
 @with_scheduler()
-async def test_a_lower_priority_leaves_and_the_place_is_kept_from_others(harness: SchedulerHarness) -> None:
+async def test_a_lower_priority_is_evicted_and_its_room_is_held(harness: SchedulerHarness) -> None:
     await crowded(harness)
     await until(lambda: (found := harness.find("low")) is not None and found.view.terminating)
     high = harness.find("high")
@@ -526,7 +526,7 @@ async def test_a_lower_priority_leaves_and_the_place_is_kept_from_others(harness
 
 
 @with_scheduler()
-async def test_a_pod_says_that_a_place_is_made_for_it_only_while_one_is(harness: SchedulerHarness) -> None:
+async def test_a_pod_has_a_nominated_node_only_while_it_is_nominated(harness: SchedulerHarness) -> None:
     await crowded(harness)
     await until(lambda: harness.nominated("high") == "node-a")
     await harness.remove("low")
@@ -534,7 +534,7 @@ async def test_a_pod_says_that_a_place_is_made_for_it_only_while_one_is(harness:
 
 
 @with_scheduler()
-async def test_a_place_that_an_earlier_leader_promised_and_nobody_makes_is_taken_back(
+async def test_a_nomination_by_an_earlier_leader_is_cleared(
     harness: SchedulerHarness,
 ) -> None:
     await harness.cluster.authority.create(NODE, node("node-a", cpu="1"))
@@ -547,7 +547,7 @@ async def test_a_place_that_an_earlier_leader_promised_and_nobody_makes_is_taken
 
 
 @with_scheduler(replace(LIMITS, scheduler_explained_s=1000.0))
-async def test_a_promise_is_taken_back_though_the_words_are_not_said_again(harness: SchedulerHarness) -> None:
+async def test_a_nomination_is_cleared_though_the_message_is_not_repeated(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     large = await harness.pod("large", cpu="2")
     await until(lambda: harness.reason("large"))
@@ -559,7 +559,7 @@ async def test_a_promise_is_taken_back_though_the_words_are_not_said_again(harne
 
 
 @with_scheduler()
-async def test_nobody_leaves_for_a_pod_that_does_not_ask_for_it(harness: SchedulerHarness) -> None:
+async def test_no_pod_is_evicted_for_one_that_never_preempts(harness: SchedulerHarness) -> None:
     await crowded(harness, preemptionPolicy="Never")
     await until(lambda: harness.reason("high"))
     await asyncio.sleep(20)
@@ -569,7 +569,7 @@ async def test_nobody_leaves_for_a_pod_that_does_not_ask_for_it(harness: Schedul
 
 
 @with_scheduler()
-async def test_a_budget_that_is_spent_keeps_its_pods(harness: SchedulerHarness) -> None:
+async def test_a_budget_that_is_used_up_protects_its_pods(harness: SchedulerHarness) -> None:
     await harness.budget(0, app="web")
     await crowded(harness)
     await until(lambda: harness.reason("high"))
@@ -581,7 +581,7 @@ async def test_a_budget_that_is_spent_keeps_its_pods(harness: SchedulerHarness) 
 
 
 @with_scheduler()
-async def test_a_nominee_that_goes_gives_its_place_up(harness: SchedulerHarness) -> None:
+async def test_a_nominated_pod_that_is_deleted_frees_its_room(harness: SchedulerHarness) -> None:
     await crowded(harness)
     await until(lambda: harness.scheduler.statistics().nominated)
     await harness.pod("late", cpu="800m")
@@ -592,7 +592,7 @@ async def test_a_nominee_that_goes_gives_its_place_up(harness: SchedulerHarness)
 
 
 @with_scheduler()
-async def test_a_higher_priority_takes_a_place_that_was_kept_for_a_lower(harness: SchedulerHarness) -> None:
+async def test_a_higher_priority_takes_room_that_was_held_for_a_lower(harness: SchedulerHarness) -> None:
     await crowded(harness)
     await harness.priority("critical", 20)
     await until(lambda: harness.scheduler.statistics().nominated)

@@ -1,4 +1,4 @@
-"""Who waits for a node: nothing that happens is lost, and nobody is woken for nothing."""
+"""The scheduling queue: no event is lost, and no pod is woken without a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POD = KINDS.of_key_kind("Pod")
 
 
 class QueueHarness:
-    """A queue on a clock that stands still."""
+    """A queue with a manual clock."""
 
     def __init__(self, **limits: Any) -> None:
         self.clock = Clock()
@@ -46,7 +46,7 @@ class QueueHarness:
     def fails(
         self, name: str, unblocked_by: ClusterEvent = ClusterEvent.ROOM, equivalence: object = "sort", **named: Any
     ) -> None:
-        """A pod comes, is tried, and fits nowhere."""
+        """A pod is added, tried, and unschedulable."""
         self.put(name, **named)
         self.queue.unschedulable(self.take(), unblocked_by, equivalence)
 
@@ -57,7 +57,7 @@ class QueueHarness:
         return [each.key.name for each in self.queue if each.stage is QueueStage.UNSCHEDULABLE]
 
 
-def test_the_highest_priority_goes_first_and_those_alike_in_order_of_coming() -> None:
+def test_the_highest_priority_is_first_and_equal_ones_are_in_order_of_arrival() -> None:
     harness = QueueHarness()
     for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5)):
         harness.put(name, priority=priority)
@@ -65,7 +65,7 @@ def test_the_highest_priority_goes_first_and_those_alike_in_order_of_coming() ->
     assert harness.queue.take() is None
 
 
-def test_a_pod_that_failed_keeps_its_place_among_those_of_its_priority() -> None:
+def test_a_pod_that_failed_keeps_its_order_in_its_priority() -> None:
     harness = QueueHarness()
     harness.put("first")
     first = harness.take()
@@ -74,7 +74,7 @@ def test_a_pod_that_failed_keeps_its_place_among_those_of_its_priority() -> None
     assert [harness.take().key.name for _ in range(2)] == ["first", "second"]
 
 
-def test_only_what_could_help_wakes_a_pod() -> None:
+def test_only_an_event_that_may_unblock_it_wakes_a_pod() -> None:
     harness = QueueHarness()
     harness.fails("a", ClusterEvent.ROOM)
     for change in ClusterEvent:
@@ -88,7 +88,7 @@ def test_only_what_could_help_wakes_a_pod() -> None:
     assert harness.take().woken_by == "room"
 
 
-def test_what_always_helps_asks_no_further() -> None:
+def test_an_always_event_does_not_call_the_hint() -> None:
     harness = QueueHarness()
     harness.fails("spread", ClusterEvent.POD_GONE, "spread")
     harness.fails("large", ClusterEvent.ROOM, "large")
@@ -96,7 +96,7 @@ def test_what_always_helps_asks_no_further() -> None:
     assert harness.active() == ["spread"]
 
 
-def test_one_of_a_sort_is_woken_and_the_next_when_that_one_has_a_place() -> None:
+def test_one_pod_of_a_class_is_woken_and_the_next_when_it_is_bound() -> None:
     harness = QueueHarness()
     for name in ("a", "b", "c"):
         harness.fails(name)
@@ -109,7 +109,7 @@ def test_one_of_a_sort_is_woken_and_the_next_when_that_one_has_a_place() -> None
     assert sorted(harness.asleep()) == ["b", "c"]
 
 
-def test_the_chain_goes_on_when_the_one_that_was_woken_is_deleted() -> None:
+def test_the_next_pod_is_woken_when_the_woken_one_is_deleted() -> None:
     harness = QueueHarness()
     for name in ("a", "b"):
         harness.fails(name)
@@ -118,7 +118,7 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_is_deleted() -> None:
     assert harness.active() == ["b"]
 
 
-def test_the_chain_goes_on_when_the_one_that_was_woken_is_of_another_sort_now() -> None:
+def test_the_next_pod_is_woken_when_the_woken_one_changes_class() -> None:
     harness = QueueHarness()
     for name in ("a", "b"):
         harness.fails(name)
@@ -127,8 +127,8 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_is_of_another_sort_now() 
     assert harness.active() == ["b"]
 
 
-def test_the_chain_goes_on_when_the_one_that_was_woken_fails_or_is_held() -> None:
-    """Its own bind failed, or a person holds it: neither is a reason why the others should wait."""
+def test_the_next_pod_is_woken_when_the_woken_one_fails_or_is_held() -> None:
+    """Its own bind failed, or it has a hold: neither is a reason for the others to wait."""
     for return_to_queue in (SchedulingQueue.failed, lambda pending, one: pending.pause(one, 1e6, "a hold has ended")):
         harness = QueueHarness()
         for name in ("a", "b"):
@@ -138,8 +138,8 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_fails_or_is_held() -> Non
         assert harness.active() == ["b"]
 
 
-def test_a_sort_of_which_nobody_is_left_is_forgotten() -> None:
-    """Sorts come and go with the shapes of pods: what is kept of each for good would fill a scheduler's memory."""
+def test_an_empty_class_is_forgotten() -> None:
+    """Classes appear and disappear with shapes of pods: keeping them would leak memory."""
     harness = QueueHarness()
     for n in range(20):
         harness.fails(f"p{n}", equivalence=n)
@@ -156,7 +156,7 @@ def test_a_sort_of_which_nobody_is_left_is_forgotten() -> None:
     assert not harness.queue._probed
 
 
-def test_the_best_of_a_sort_is_woken() -> None:
+def test_the_highest_priority_of_a_class_is_woken() -> None:
     harness = QueueHarness()
     harness.fails("low")
     harness.fails("high", priority=7)
@@ -164,8 +164,8 @@ def test_the_best_of_a_sort_is_woken() -> None:
     assert harness.active() == ["high"]
 
 
-def test_a_sort_is_helped_by_what_helps_any_of_it() -> None:
-    """Pods alike may fail for other reasons at other times; the first speaks for all, but not of that."""
+def test_a_class_waits_for_the_events_of_all_its_pods() -> None:
+    """Pods of a class may fail for different reasons at different times."""
     harness = QueueHarness()
     harness.fails("a", ClusterEvent.ROOM)
     harness.fails("b", ClusterEvent.ROOM | ClusterEvent.QUOTA)
@@ -173,7 +173,7 @@ def test_a_sort_is_helped_by_what_helps_any_of_it() -> None:
     assert harness.active() == ["a"]
 
 
-def test_a_word_for_one_pod_wakes_it_wherever_it_stands_in_its_sort() -> None:
+def test_a_wake_of_one_pod_wakes_it_whatever_its_order_in_its_class() -> None:
     harness = QueueHarness()
     harness.fails("a")
     harness.fails("b")
@@ -182,7 +182,7 @@ def test_a_word_for_one_pod_wakes_it_wherever_it_stands_in_its_sort() -> None:
     harness.queue.wake("uid-nobody", "nobody")
 
 
-def test_what_happens_in_flight_counts_as_if_it_came_after() -> None:
+def test_an_event_in_flight_has_the_effect_of_one_after_the_attempt() -> None:
     harness = QueueHarness(scheduler_backoff_s=1.0)
     harness.put("a")
     waiting = harness.take()
@@ -194,10 +194,10 @@ def test_what_happens_in_flight_counts_as_if_it_came_after() -> None:
     assert waiting.woken_by == "room, in mid-attempt"
 
 
-def test_what_happened_before_the_attempt_does_not_count() -> None:
+def test_an_event_before_the_attempt_has_no_effect() -> None:
     harness = QueueHarness()
     harness.put("other")
-    other = harness.take()  # so that changes are noted at all
+    other = harness.take()  # so that events are recorded at all
     harness.queue.notify(ClusterEvent.ROOM, "room, before")
     harness.put("a")
     harness.queue.unschedulable(harness.take(), ClusterEvent.ROOM, "sort")
@@ -205,7 +205,7 @@ def test_what_happened_before_the_attempt_does_not_count() -> None:
     harness.queue.failed(other)
 
 
-def test_a_word_for_one_pod_in_flight_is_not_one_for_others() -> None:
+def test_a_wake_of_one_pod_in_flight_does_not_wake_others() -> None:
     harness = QueueHarness()
     harness.put("a")
     harness.put("b")
@@ -216,7 +216,7 @@ def test_a_word_for_one_pod_in_flight_is_not_one_for_others() -> None:
     assert (a.stage, b.stage) == (QueueStage.UNSCHEDULABLE, QueueStage.BACKOFF)
 
 
-def test_too_many_changes_to_remember_wake_everybody_in_flight() -> None:
+def test_too_many_events_wake_every_pod_in_flight() -> None:
     harness = QueueHarness(scheduler_changes_max=4)
     harness.put("a")
     waiting = harness.take()
@@ -226,7 +226,7 @@ def test_too_many_changes_to_remember_wake_everybody_in_flight() -> None:
     assert waiting.stage is QueueStage.BACKOFF
 
 
-def test_a_failed_attempt_pauses_for_longer_each_time_up_to_a_bound() -> None:
+def test_backoff_grows_with_each_failure_up_to_a_bound() -> None:
     harness = QueueHarness(scheduler_backoff_s=1.0, scheduler_backoff_s_max=8.0)
     harness.put("a")
     for most_s in (1.0, 2.0, 4.0, 8.0, 8.0):
@@ -241,7 +241,7 @@ def test_a_failed_attempt_pauses_for_longer_each_time_up_to_a_bound() -> None:
         harness.clock.advance(pause_s + 0.001)
 
 
-def test_who_waits_for_something_begins_his_pauses_anew() -> None:
+def test_an_unschedulable_attempt_resets_the_backoff() -> None:
     harness = QueueHarness(scheduler_backoff_s=1.0)
     harness.put("a")
     for _ in range(5):
@@ -252,7 +252,7 @@ def test_who_waits_for_something_begins_his_pauses_anew() -> None:
     assert waiting.failures == 0
 
 
-def test_a_flush_wakes_all_that_waited_for_long_and_no_others() -> None:
+def test_a_flush_wakes_pods_that_waited_for_long_and_no_others() -> None:
     harness = QueueHarness(scheduler_flush_s=60.0)
     harness.fails("old")
     harness.clock.advance(40)
@@ -271,7 +271,7 @@ def test_a_pod_that_changed_itself_is_tried_again() -> None:
     assert len(harness.queue) == 1
 
 
-def test_what_was_begun_for_a_pod_and_failed_is_tried_again_after_a_pause() -> None:
+def test_a_retry_after_a_failed_preemption_backs_off() -> None:
     harness = QueueHarness()
     harness.fails("a")
     harness.queue.retry("uid-a")
@@ -280,7 +280,7 @@ def test_what_was_begun_for_a_pod_and_failed_is_tried_again_after_a_pause() -> N
     assert harness.take().key.name == "a"
 
 
-def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight() -> None:
+def test_a_pod_replaced_in_mid_attempt_leaves_nothing_in_flight() -> None:
     """Bug 9 (kubernetes#138434): a pod replaced by one of the same name in mid-attempt leaks in-flight state."""
     harness = QueueHarness()
     harness.put("a", uid="one")
@@ -307,15 +307,15 @@ def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
     assert not harness.queue._events
 
 
-def test_a_queue_that_does_not_ask_who_it_is_tries_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_without_the_uid_check_tries_a_deleted_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of bug 9 bites: with the safeguard removed it fails."""
     monkeypatch.setattr(SchedulingQueue, "_is_current", lambda *_: True)
     with pytest.raises(AssertionError, match="the one that is gone is tried no more"):
-        test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
+        test_a_pod_replaced_in_mid_attempt_leaves_nothing_in_flight()
 
 
-def test_the_same_pod_put_again_in_mid_attempt_is_not_given_back_by_the_old_attempt() -> None:
-    """A pod that was gated and freed again has the same uid, and is not in flight twice."""
+def test_a_pod_put_again_in_mid_attempt_is_not_returned_by_the_old_attempt() -> None:
+    """A pod that was gated and ungated has the same uid, and is not in flight twice."""
     harness = QueueHarness()
     harness.put("a")
     old = harness.take()
@@ -326,7 +326,7 @@ def test_the_same_pod_put_again_in_mid_attempt_is_not_given_back_by_the_old_atte
     assert list(harness.queue._in_flight.values()) == [new]
 
 
-def test_a_gang_is_taken_as_one_but_for_those_in_flight() -> None:
+def test_a_gang_is_taken_together_except_members_in_flight() -> None:
     harness = QueueHarness()
     for name in ("a", "b", "c"):
         harness.put(name, gang="trio")
@@ -348,8 +348,8 @@ def test_a_new_member_wakes_its_gang_and_no_other() -> None:
     assert sorted(harness.active()) == ["a", "c"]
 
 
-def test_a_gang_is_woken_by_what_helps_any_of_its_members() -> None:
-    """They are of one sort, and yet each may ask for something else."""
+def test_a_gang_is_woken_by_an_event_that_may_unblock_any_member() -> None:
+    """They are one class, and yet their requests may differ."""
     harness = QueueHarness()
     for name in ("a", "b", "c"):
         harness.put(name, gang="crew")
@@ -375,13 +375,13 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(steps: list[Any]) -> None:  # noqa: C901
-    """A pod sleeps only if nothing that could help it happened since it was last taken; or one alike is at it."""
+def test_a_pod_is_in_one_stage_and_no_event_is_lost(steps: list[Any]) -> None:  # noqa: C901
+    """A pod waits only if no event since its attempt may unblock it, or another pod of its class is being tried."""
     harness = QueueHarness()
     pending = harness.queue
     flying: list[QueuedPod] = []
     helped: set[str] = set()
-    """Those that something could have helped since they were taken."""
+    """Pods that an event since their attempt may unblock."""
     for step, n, change in steps:
         if step == "put":
             harness.put(f"p{n}", priority=n % 2)

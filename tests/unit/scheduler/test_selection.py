@@ -1,4 +1,4 @@
-"""The best nodes, followed move by move, are those that a search finds."""
+"""The best nodes, followed change by change, are those that a search finds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kedge.scheduler import Snapshot, snapshot_of
 from kedge.scheduler.pipeline.selection import INFEASIBLE, BestRows, choose
 
 NODES = 100
-"""More than are remembered as gone before the rest is gathered anew."""
+"""More rows than are marked as gone before the list is built."""
 ROWS = st.one_of(st.integers(0, 9), st.integers(0, NODES - 1))
 MOVES = st.lists(st.tuples(ROWS, st.sampled_from([INFEASIBLE, 5, 6, 7, 7])), min_size=40, max_size=200)
 
@@ -28,7 +28,7 @@ SNAPSHOT = snapshot_of_many()
 
 @given(st.sampled_from([INFEASIBLE, 5, 6]), MOVES, st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
-def test_what_is_followed_is_what_would_be_found(at_first: int, moves: list[tuple[int, int]], draw: int) -> None:
+def test_following_changes_equals_a_search(at_first: int, moves: list[tuple[int, int]], draw: int) -> None:
     totals = np.full(SNAPSHOT.capacity, INFEASIBLE, np.int64)
     totals[:NODES] = at_first
     best = BestRows(SNAPSHOT)
@@ -40,7 +40,7 @@ def test_what_is_followed_is_what_would_be_found(at_first: int, moves: list[tupl
         assert best.total == (totals[found] if found >= 0 else INFEASIBLE)
 
 
-def test_the_best_are_used_up_one_by_one_in_any_order() -> None:
+def test_the_best_nodes_fill_up_one_by_one_in_any_order() -> None:
     totals = np.full(SNAPSHOT.capacity, INFEASIBLE, np.int64)
     totals[:NODES] = 9
     best, taken = BestRows(SNAPSHOT), []
@@ -54,7 +54,7 @@ def test_the_best_are_used_up_one_by_one_in_any_order() -> None:
     assert totals[best.take(totals, 0)] == 8
 
 
-def test_a_node_that_comes_moves_the_places_of_all() -> None:
+def test_a_new_node_shifts_the_positions_of_all() -> None:
     snapshot = snapshot_of(decode_as(NodeView, encode(node(name))) for name in ("node-b", "node-c"))
     totals = np.full(snapshot.capacity, INFEASIBLE, np.int64)
     totals[:2] = 9

@@ -1,7 +1,7 @@
-"""Kubernetes' rules, clause by clause, by example: for each the nodes that it leaves open, written down by hand.
+"""The rules of Kubernetes, clause by clause, by example: the feasible nodes of each are written by hand.
 
-The property tests hold the vectorised scheduler to the plain one. This holds both to what the rules mean, so that they
-cannot misread one together.
+The property tests compare the vectorised scheduler with the model. These tests compare both with the documented rules,
+so that both cannot misread a rule in the same way.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}
 
 @dataclass
 class Layout:
-    """Nodes and pods in few words."""
+    """A short notation for nodes and pods."""
 
     nodes: dict[str, NodeView] = field(default_factory=dict)
     pods: dict[str, Placed] = field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def node(self, name: str, offers: dict[str, str] | None = None, **more: Any) -> Layout:
-        """`labels` are the node's; whatever else there is belongs to its spec."""
+        """`labels` are the node's; all other arguments are its spec."""
         body = {
             "metadata": {"name": name, "uid": f"uid-{name}", "labels": more.pop("labels", {})},
             "spec": more,
@@ -54,7 +54,7 @@ class Layout:
         return self
 
     def open_to(self, asked: PodView) -> set[str]:
-        """The nodes that both schedulers leave open."""
+        """The nodes that are feasible for the scheduler and for the model."""
         cluster, question = Cluster(self.nodes, self.pods, dict(self.namespaces)), Question(asked)
         by_model = {name for name, each in self.nodes.items() if not model.failing(cluster, question, each)}
         claims = ((placed.uid, placed.node, placed.pod) for placed in self.pods.values())
@@ -66,7 +66,7 @@ class Layout:
 
 
 def pod(app: str = "web", *, cpu: str = "100m", **more: Any) -> PodView:
-    """`labels`, `namespace` and `gone` are the pod's metadata; whatever else there is belongs to its spec."""
+    """`labels`, `namespace` and `gone` are the pod's metadata; all other arguments are its spec."""
     metadata = {
         "name": "p",
         "namespace": more.pop("namespace", "ours"),
@@ -139,7 +139,7 @@ SPREAD = {
     "every constraint must hold": (
         zones().pod("a1").pod("b1"), spreading(spread(), spread(1, "host")), {"a2"},
     ),
-    "a selector that is absent counts nobody": (
+    "a missing selector counts no pod": (
         zones().pod("a1").pod("a1"), spreading(spread(labelSelector=None)), {"a1", "a2", "b1"},
     ),
     "with fewer domains than minDomains the emptiest counts as empty": (
@@ -168,7 +168,7 @@ SPREAD = {
         Layout().zones(a="a").node("b", labels={ZONE: "b"}, taints=[{"key": "k", "effect": "NoSchedule"}]).pod("a"),
         spreading(spread(nodeTaintsPolicy="Honor")), {"a"},
     ),
-    "a taint that only asks is no reason to leave a domain out": (
+    "a PreferNoSchedule taint does not exclude a domain": (
         Layout().zones(a="a").pod("a")
         .node("b", labels={ZONE: "b"}, taints=[{"key": "k", "effect": "PreferNoSchedule"}]),
         spreading(spread(nodeTaintsPolicy="Honor")), {"b"},
@@ -176,18 +176,18 @@ SPREAD = {
     "a cordoned node is a domain": (
         Layout().zones(a="a").node("b", labels={ZONE: "b"}, unschedulable=True).pod("a"), spreading(spread()), set(),
     ),
-    "matchLabelKeys counts only those of the pod's own value": (
+    "matchLabelKeys counts only pods with the pod's own value": (
         zones().pod("a1", labels={"rev": "1"}),
         spreading(spread(matchLabelKeys=["rev"]), labels={"rev": "2"}), {"a1", "a2", "b1"},
     ),
-    "and those it has in common": (
+    "and pods with the same value": (
         zones().pod("a1", labels={"rev": "1"}),
         spreading(spread(matchLabelKeys=["rev"]), labels={"rev": "1"}), {"b1"},
     ),
-    "a key that the pod lacks says nothing": (
+    "a key that the pod lacks is ignored": (
         zones().pod("a1", labels={"rev": "1"}), spreading(spread(matchLabelKeys=["rev"])), {"b1"},
     ),
-    "what may be broken rules nothing out": (
+    "ScheduleAnyway rejects no node": (
         zones().pod("a1").pod("a1"), spreading(spread(whenUnsatisfiable="ScheduleAnyway")), {"a1", "a2", "b1", "x"},
     ),
 }  # fmt: skip
@@ -196,40 +196,40 @@ SPREAD = {
 
 BETWEEN_PODS = {
     "near means in the same domain": (zones().pod("a1", "db"), pod(affinity=near(term())), {"a1", "a2"}),
-    "nobody to be near to is nowhere to go": (zones(), pod(affinity=near(term())), set()),
-    "the first of a kind may begin anywhere that has the key": (
+    "without a matching pod no node is feasible": (zones(), pod(affinity=near(term())), set()),
+    "the first pod of its kind may go to any node with the key": (
         zones(), pod(affinity=near(term("web"))), {"a1", "a2", "b1"},
     ),
-    "but not once there is one": (zones().pod("b1"), pod(affinity=near(term("web"))), {"b1"}),
-    "one in another namespace is none of its kind": (
+    "but not once a matching pod exists": (zones().pod("b1"), pod(affinity=near(term("web"))), {"b1"}),
+    "a pod in another namespace does not match": (
         zones().pod("b1", namespace="theirs"), pod(affinity=near(term("web"))), {"a1", "a2", "b1"},
     ),
-    "one on a node without the key is near to nobody, and is no first": (
+    "a matching pod on a node without the key is in no domain": (
         zones().pod("x", "db"), pod(affinity=near(term())), set(),
     ),
-    "every term must be met, by pods that all terms mean": (
+    "every term must be met, by pods that match all terms": (
         zones().pod("a1", "db").pod("a2", "db"), pod(affinity=near(term(), term(key="host"))), {"a1", "a2"},
     ),
     "two terms are not met by two pods that each meet one": (
         zones().pod("a1", "db").pod("a1", "cache"), pod(affinity=near(term("db"), term("cache"))), set(),
     ),
-    "a pod on its way out is still there": (
+    "a terminating pod still counts": (
         zones().pod("a1", "db", gone=True), pod(affinity=near(term())), {"a1", "a2"},
     ),
-    "apart means not in the same domain; where there is none is apart": (
+    "anti-affinity means not in the same domain; a node without the key passes": (
         zones().pod("a1", "db"), pod(affinity=apart(term())), {"b1", "x"},
     ),
     "each term of anti-affinity forbids by itself": (
         zones().pod("a1", "db").pod("b1", "cache"), pod(affinity=apart(term("db", "host"), term("cache"))), {"a2", "x"},
     ),
-    "the anti-affinity of those there binds who comes": (
+    "the anti-affinity of placed pods is symmetric": (
         zones().pod("a1", "db", affinity=apart(term("web"))), pod(), {"b1", "x"},
     ),
-    "their affinity does not": (zones().pod("a1", "db", affinity=near(term("web"))), pod(), {"a1", "a2", "b1", "x"}),
+    "their affinity is not": (zones().pod("a1", "db", affinity=near(term("web"))), pod(), {"a1", "a2", "b1", "x"}),
     "no namespaces and no selector mean the pod's own": (
         zones().pod("a1", "db", namespace="theirs"), pod(affinity=apart(term())), {"a1", "a2", "b1", "x"},
     ),
-    "named namespaces are meant, and the own one is not among them by itself": (
+    "listed namespaces match, and the own one only if listed": (
         zones().pod("a1", "db", namespace="theirs").pod("b1", "db"),
         pod(affinity=apart(term(namespaces=["theirs"]))), {"b1", "x"},
     ),
@@ -247,10 +247,10 @@ BETWEEN_PODS = {
         .pod("a1", "db", namespace="theirs").pod("b1", "db", namespace="others"),
         pod(affinity=apart(term(namespaces=["others"], namespaceSelector={"matchLabels": {"tier": "gold"}}))), {"x"},
     ),
-    "a label selector that is absent means nobody": (
+    "a missing label selector matches no pod": (
         zones().pod("a1", "db"), pod(affinity=apart(term(labelSelector=None))), {"a1", "a2", "b1", "x"},
     ),
-    "an empty one means everybody": (
+    "an empty label selector matches every pod": (
         zones().pod("a1", "db"), pod(affinity=apart(term(labelSelector={}))), {"b1", "x"},
     ),
     "matchLabelKeys means those of the pod's own value": (
@@ -261,7 +261,7 @@ BETWEEN_PODS = {
         zones().pod("a1", "db", labels={"tenant": "t"}).pod("b1", "db"),
         pod(labels={"tenant": "t"}, affinity=apart(term(mismatchLabelKeys=["tenant"]))), {"a1", "a2", "x"},
     ),
-    "the keys of those there are read on themselves": (
+    "matchLabelKeys of placed pods use their own labels": (
         zones().pod("a1", "db", labels={"rev": "1"}, affinity=apart(term("web", matchLabelKeys=["rev"]))),
         pod(labels={"rev": "2"}), {"a1", "a2", "b1", "x"},
     ),
@@ -310,9 +310,9 @@ ONE_NODE = {
     "any of several terms is enough": (
         SIZES, pod(affinity=on_nodes([("size", "In", ["5"])], [("size", "In", ["6"])])), {"five", "six"},
     ),
-    "a term that asks nothing is met by none": (SIZES, pod(affinity=on_nodes([])), set()),
+    "a term without requirements is met by no node": (SIZES, pod(affinity=on_nodes([])), set()),
     "fields mean the node's name": (SIZES, pod(affinity=on_nodes(fields=[("In", "six")])), {"six"}),
-    "and all but it": (
+    "and all other names": (
         SIZES, pod(affinity=on_nodes(fields=[("NotIn", "six")])), {"five", "big", "negative", "under", "none"},
     ),
     "selector and affinity must both hold": (
@@ -328,7 +328,7 @@ ONE_NODE = {
         tainted(effect="NoExecute"),
         tolerating(key="k", operator="Exists", effect="NoExecute", tolerationSeconds=0), {"n"},
     ),
-    "PreferNoSchedule keeps nobody out": (tainted(effect="PreferNoSchedule"), pod(), {"n"}),
+    "PreferNoSchedule rejects no pod": (tainted(effect="PreferNoSchedule"), pod(), {"n"}),
     "every taint must be tolerated": (
         Layout().node("n", taints=[{"key": k, "effect": "NoSchedule"} for k in ("k", "l")]),
         tolerating(key="k", operator="Exists"), set(),
@@ -376,18 +376,18 @@ ONE_NODE = {
 
 
 @pytest.mark.parametrize("clause", SPREAD)
-def test_pods_are_spread_as_kubernetes_says(clause: str) -> None:
+def test_topology_spread_follows_kubernetes(clause: str) -> None:
     small, asked, expected = SPREAD[clause]
     assert small.open_to(asked) == expected
 
 
 @pytest.mark.parametrize("clause", BETWEEN_PODS)
-def test_pods_keep_near_and_apart_as_kubernetes_says(clause: str) -> None:
+def test_pod_affinity_follows_kubernetes(clause: str) -> None:
     small, asked, expected = BETWEEN_PODS[clause]
     assert small.open_to(asked) == expected
 
 
 @pytest.mark.parametrize("clause", ONE_NODE)
-def test_a_node_is_open_as_kubernetes_says(clause: str) -> None:
+def test_node_filters_follow_kubernetes(clause: str) -> None:
     small, asked, expected = ONE_NODE[clause]
     assert small.open_to(asked) == expected

@@ -1,4 +1,4 @@
-"""Rules about other pods follow every claim, one by one, as it comes and goes. Each is written out."""
+"""Filters and scores about other pods follow each claim that is added or removed. Small cases, written out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def feasible(snapshot: Snapshot, asking: PodView) -> int:
     return decide(snapshot, asking, 0).feasible
 
 
-def test_a_zone_opens_again_when_the_emptiest_has_caught_up() -> None:
+def test_a_zone_is_feasible_again_when_the_emptiest_has_caught_up() -> None:
     snapshot, asking = three_zones(), replica(**spread("DoNotSchedule"))
     seen = []
     for i, zone in enumerate("abcab"):
@@ -57,7 +57,7 @@ def test_a_zone_opens_again_when_the_emptiest_has_caught_up() -> None:
     assert feasible(snapshot, asking) == 2
 
 
-def test_a_pod_on_its_way_out_is_not_counted_when_pods_are_spread() -> None:
+def test_a_terminating_pod_does_not_count_for_spread() -> None:
     snapshot, asking = three_zones(), replica(**spread("DoNotSchedule"))
     snapshot.add_claim("u", "node-a", replica(gone=True))
     assert feasible(snapshot, asking) == 3
@@ -65,7 +65,7 @@ def test_a_pod_on_its_way_out_is_not_counted_when_pods_are_spread() -> None:
     assert feasible(snapshot, asking) == 2
 
 
-def test_a_preference_for_spread_follows_each_claim() -> None:
+def test_the_spread_score_follows_each_claim() -> None:
     snapshot, asking = three_zones(), replica(**spread("ScheduleAnyway"))
     chosen = []
     for i in range(6):
@@ -80,7 +80,7 @@ def test_a_preference_for_spread_follows_each_claim() -> None:
     assert decide(snapshot, asking, 0).node == "node-b"
 
 
-def test_affinity_follows_the_first_of_a_series_and_lets_go_with_the_last() -> None:
+def test_affinity_starts_with_the_first_matching_pod_and_ends_with_the_last() -> None:
     snapshot, asking = three_zones(), replica(**near_web())
     assert feasible(snapshot, asking) == 3, "the first may go anywhere"
     snapshot.add_claim("one", "node-b", asking)

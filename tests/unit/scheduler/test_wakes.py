@@ -1,4 +1,4 @@
-"""What wakes a pod that has no node: all that could help it, however indirectly. The flush is far off here."""
+"""Events that wake an unschedulable pod, however indirectly. The flush does not happen here."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def between_pods(side: str, app: str, key: str = HOST) -> dict[str, Any]:
     return {side: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-# -- nodes that go or move -------------------------------------------------------------------------
+# -- nodes that are deleted or moved ---------------------------------------------------------------
 
 
 @with_scheduler()
-async def test_the_emptiest_domain_that_goes_with_its_node_opens_the_others(harness: SchedulerHarness) -> None:
+async def test_deleting_the_node_of_the_emptiest_domain_makes_others_feasible(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
     await harness.pod("first", nodeSelector={HOST: "node-a"})
     await until(lambda: harness.place("first"))
@@ -46,7 +46,7 @@ async def test_the_emptiest_domain_that_goes_with_its_node_opens_the_others(harn
 
 
 @with_scheduler()
-async def test_a_node_too_small_for_a_pod_opens_others_to_it_by_its_labels(harness: SchedulerHarness) -> None:
+async def test_a_node_too_small_for_a_pod_makes_others_feasible_by_its_labels(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
     await harness.pod("first", nodeSelector={HOST: "node-a"})
     await until(lambda: harness.place("first"))
@@ -57,7 +57,7 @@ async def test_a_node_too_small_for_a_pod_opens_others_to_it_by_its_labels(harne
 
 
 @with_scheduler()
-async def test_pods_that_others_keep_away_from_go_with_their_node(harness: SchedulerHarness) -> None:
+async def test_pods_that_block_others_are_gone_with_their_node(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-a", cpu="200m"))
     await harness.pod("foe", labels={"app": "foe"}, nodeSelector={HOST: "node-b"})
     await until(lambda: harness.place("foe"))
@@ -67,11 +67,11 @@ async def test_pods_that_others_keep_away_from_go_with_their_node(harness: Sched
     await until(lambda: harness.place("shy"))
 
 
-# -- pods that change or go ------------------------------------------------------------------------
+# -- pods that change or are gone ------------------------------------------------------------------
 
 
 @with_scheduler()
-async def test_a_pod_that_gets_another_label_is_in_nobodys_way_any_more(harness: SchedulerHarness) -> None:
+async def test_a_relabelled_pod_no_longer_blocks_others(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a"))
     await harness.pod("foe", labels={"app": "foe"})
     await until(lambda: harness.place("foe"))
@@ -82,7 +82,7 @@ async def test_a_pod_that_gets_another_label_is_in_nobodys_way_any_more(harness:
 
 
 @with_scheduler()
-async def test_the_last_of_a_kind_that_goes_lets_another_begin_anywhere(harness: SchedulerHarness) -> None:
+async def test_after_the_last_matching_pod_is_gone_the_next_may_go_anywhere(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="4"))
     together = between_pods("podAffinity", "web")
     await harness.pod("first", cpu="800m", nodeSelector={HOST: "node-a"})
@@ -94,8 +94,8 @@ async def test_the_last_of_a_kind_that_goes_lets_another_begin_anywhere(harness:
 
 
 @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
-async def test_pods_that_turn_out_to_be_of_one_workload_are_counted_together_at_once(harness: SchedulerHarness) -> None:
-    """By its ReplicaSet a pod has no place; of its Deployment there is a replica in the other zone already."""
+async def test_pods_are_counted_together_as_soon_as_their_workload_is_known(harness: SchedulerHarness) -> None:
+    """Counted by ReplicaSet the pod is unschedulable; its Deployment has a replica in the other zone already."""
     await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="200m"))
     rule = {"metadata": {"name": "even"}, "spec": {"version": "v1", "maxZoneSkew": 1}}
     await harness.cluster.authority.create(KINDS.of_key_kind("SchedulingPolicy.kedge.dev"), rule)
@@ -119,7 +119,7 @@ def reference(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any
 
 
 async def replica_set(harness: SchedulerHarness, name: str) -> Object:
-    """One of the Deployment `web`."""
+    """A replica of the Deployment `web`."""
     spec = deployment()["spec"]
     owner = reference("apps/v1", "Deployment", "web", "uid-web")
     body = {"metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]}, "spec": spec}
@@ -130,10 +130,10 @@ async def replica_set(harness: SchedulerHarness, name: str) -> Object:
 
 
 @with_scheduler()
-async def test_quota_that_a_bind_did_not_take_in_the_end_is_told_to_those_who_wait_for_it(
+async def test_quota_that_an_assumed_pod_did_not_use_wakes_pods_that_wait_for_it(
     harness: SchedulerHarness,
 ) -> None:
-    """1. A is assumed and its tenant's quota is used up by that. 2. B finds none left. 3. A goes, unbound."""
+    """1. A is assumed, which uses up its tenant's quota. 2. B finds none left. 3. A is deleted, unbound."""
     await harness.open_for(node("node-a", cpu="4", zone="zone-a"))
     await harness.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}))
     await asyncio.sleep(2)
@@ -148,8 +148,8 @@ async def test_quota_that_a_bind_did_not_take_in_the_end_is_told_to_those_who_wa
 
 
 @pytest.mark.parametrize("heard_of", ["by its reply", "by the cache"])
-def test_a_bind_that_its_quota_shows_before_anything_else_does_is_not_counted_twice_for_long(heard_of: str) -> None:
-    """1. A is bound, and its quota says so. 2. B is tried, for which both of A count. 3. A is known to be bound."""
+def test_a_bind_that_a_quota_shows_first_is_not_counted_twice_for_long(heard_of: str) -> None:
+    """1. A is bound, and its quota counts it. 2. B is tried; A counts twice. 3. A is known to be bound."""
 
     @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
     async def scene(harness: SchedulerHarness) -> None:
@@ -183,7 +183,9 @@ def test_a_bind_that_its_quota_shows_before_anything_else_does_is_not_counted_tw
 
 
 @with_scheduler(replace(LIMITS, scheduler_refusals_max=2, scheduler_quarantine_s=10_000.0))
-async def test_a_refusal_is_understood_though_another_node_is_in_quarantine(harness: SchedulerHarness) -> None:
+async def test_the_cause_of_a_refusal_wakes_the_pod_though_another_node_is_in_quarantine(
+    harness: SchedulerHarness,
+) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.refuses = "node-a"
     await harness.pod("ours", cpu="800m")
@@ -200,11 +202,11 @@ async def test_a_refusal_is_understood_though_another_node_is_in_quarantine(harn
     await until(lambda: harness.reason("ours") == "0/2 nodes: 1 cpu, 1 refused lately")
 
 
-# -- places kept for others ------------------------------------------------------------------------
+# -- nominations -----------------------------------------------------------------------------------
 
 
 @with_scheduler()
-async def test_room_kept_for_a_lower_priority_wakes_a_higher_that_makes_nobody_leave(harness: SchedulerHarness) -> None:
+async def test_room_held_for_a_lower_priority_wakes_a_higher_one_that_never_preempts(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.priority("urgent", 10)
     await harness.priority("critical", 20, preemptionPolicy="Never")
@@ -220,7 +222,7 @@ async def test_room_kept_for_a_lower_priority_wakes_a_higher_that_makes_nobody_l
 
 
 @with_scheduler()
-async def test_a_gang_of_higher_priority_goes_first_to_what_is_kept_for_a_lower(harness: SchedulerHarness) -> None:
+async def test_a_gang_of_higher_priority_takes_room_held_for_a_lower_one(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.priority("urgent", 10)
     await harness.priority("critical", 20)
@@ -236,7 +238,7 @@ async def test_a_gang_of_higher_priority_goes_first_to_what_is_kept_for_a_lower(
 
 
 @pytest.mark.parametrize("how", ["goes", "is cordoned", "is suspect"])
-def test_a_place_is_made_elsewhere_when_the_node_where_it_was_made(how: str) -> None:
+def test_a_pod_is_nominated_elsewhere_when_its_nominated_node(how: str) -> None:
     @with_scheduler()
     async def scene(harness: SchedulerHarness) -> None:
         await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
@@ -264,8 +266,8 @@ def test_a_place_is_made_elsewhere_when_the_node_where_it_was_made(how: str) -> 
 
 
 @with_scheduler()
-async def test_a_place_that_could_not_be_made_does_not_take_the_next_one_with_it(harness: SchedulerHarness) -> None:
-    """1. A place is made on one node. 2. That closes, and one is made on another. 3. The first could not be made."""
+async def test_a_failed_preemption_does_not_drop_the_next_nomination(harness: SchedulerHarness) -> None:
+    """1. A pod is nominated to a node. 2. The node closes; it is nominated to another. 3. The first eviction fails."""
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
     await harness.priority("urgent", 10)
     await harness.priority("usual", 5)
@@ -284,7 +286,7 @@ async def test_a_place_that_could_not_be_made_does_not_take_the_next_one_with_it
 
 
 @with_scheduler()
-async def test_a_place_that_could_not_be_made_is_given_up_though_its_pod_has_other_labels_now(
+async def test_a_failed_nomination_is_dropped_even_after_the_pod_is_relabelled(
     harness: SchedulerHarness,
 ) -> None:
     await harness.open_for(node("node-a", cpu="1"))
@@ -303,8 +305,8 @@ async def test_a_place_that_could_not_be_made_is_given_up_though_its_pod_has_oth
 
 
 @with_scheduler()
-async def test_a_pod_that_is_on_its_way_out_keeps_no_place_from_others(harness: SchedulerHarness) -> None:
-    """A finalizer may keep it for long."""
+async def test_a_terminating_pod_holds_no_room(harness: SchedulerHarness) -> None:
+    """A finalizer may keep it terminating for long."""
     await harness.open_for(node("node-a", cpu="1"))
     await harness.priority("urgent", 10)
     await harness.pod("low", cpu="800m")
@@ -320,7 +322,7 @@ async def test_a_pod_that_is_on_its_way_out_keeps_no_place_from_others(harness: 
 
 
 @with_scheduler()
-async def test_a_held_pod_keeps_no_place_from_others(harness: SchedulerHarness) -> None:
+async def test_a_held_pod_holds_no_room(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.priority("urgent", 10)
     await harness.pod("low", cpu="800m")
@@ -337,7 +339,7 @@ async def test_a_held_pod_keeps_no_place_from_others(harness: SchedulerHarness) 
 
 
 @pytest.mark.parametrize("what", ["a budget", "a hold"])
-def test_whoever_was_spared_is_asked_to_leave_when_that_has_gone_which_spared_it(what: str) -> None:
+def test_a_protected_pod_is_evicted_when_its_protection_ends(what: str) -> None:
     @with_scheduler()
     async def scene(harness: SchedulerHarness) -> None:
         low = Key("Pod", "default", "low")

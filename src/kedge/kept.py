@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
-from kedge.errors import KedgeError, check
+from kedge.errors import InvariantBroken, KedgeError
 
 FORMAT_VERSION: Final = 1
 HEADER: Final = b"kedge kept %d\n" % FORMAT_VERSION
@@ -76,8 +76,10 @@ class Gap(NamedTuple):
 def encode_section(name: str, body: bytes, *, version: int = 1) -> bytes:
     """One section as bytes, to be appended after `HEADER` or another section."""
     title = name.encode()
-    check(0 < len(title) < 256 and 0 < version < 256, f"a section's name has 1 to 255 bytes, its version too: {name!r}")
-    check(len(body) <= BODY_BYTES_MAX, f"section {name!r} has {len(body)} bytes: write it as several")
+    if not (0 < len(title) < 256 and 0 < version < 256):
+        raise InvariantBroken(f"the name of a section has 1 to 255 bytes, and its version is 1 to 255: {name!r}")
+    if len(body) > BODY_BYTES_MAX:
+        raise InvariantBroken(f"section {name!r} has {len(body)} bytes: write it as several sections")
     head = _HEAD.pack(_MARKER, len(title), version, len(body), crc32(body)) + title
     return b"".join((head, _CHECKSUM.pack(crc32(head)), body))
 

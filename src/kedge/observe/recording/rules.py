@@ -74,36 +74,39 @@ class Keeper:
 
     def __init__(self, env: Env, rules: KeepRules) -> None:
         self._env = env
-        self._rules = rules
+        self._benign, self._policy_kinds = rules.benign, rules.policy_kinds
+        self._priority_min, self._tenants = rules.priority_min, rules.tenants
         self._windows: dict[str, Window] = {}
         self._every = env.limits.decisions_sample_every
 
     def why_keep(self, decision: Decision, calls: Iterable[Call]) -> str:
-        """The rule that keeps it, and after a colon what in particular; empty if it is only counted.
+        """The rule that keeps it, and after a colon the details; empty if it is only counted.
 
-        `calls` are those of its steps: whoever asks has them at hand.
+        `calls` are those of its steps, which the recorder has collected already.
         """
-        rules = self._rules
         if decision.result in _FAILED:
             return f"failure: {decision.result}"
-        benign, policy = rules.benign, rules.policy_kinds
-        about_policy = decision.key.kind in policy
-        for call in calls:
-            if call.outcome not in benign:
-                return f"failure: {call.outcome}"
-            if call.key is not None and call.key.kind in policy and call.outcome in WROTE:
-                about_policy = True
+        if calls:
+            benign, policy = self._benign, self._policy_kinds
+            about_policy = decision.key.kind in policy
+            for call in calls:
+                if call.outcome not in benign:
+                    return f"failure: {call.outcome}"
+                if call.key is not None and call.key.kind in policy and call.outcome in WROTE:
+                    about_policy = True
+        else:
+            about_policy = decision.key.kind in self._policy_kinds
         if decision.attempt > 1:
             return _RETRY
         if self._windows and (window := self._covering(decision)):
             return f"window: {window}"
         if about_policy:
             return _POLICY
-        if decision.priority >= rules.priority_min:
+        if decision.priority >= self._priority_min:
             return _PRIORITY
-        if decision.tenant in rules.tenants:
+        if decision.tenant in self._tenants:
             return _TENANT
-        return _SAMPLE if crc32(decision.id.encode()) % self._every == 0 else ""
+        return "" if crc32(decision.id.encode()) % self._every else _SAMPLE
 
     # -- windows -----------------------------------------------------------------------------------
 

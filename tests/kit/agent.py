@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.objects import pod_key
+from tests.kit.controllers import UnreliableTransport
+from tests.objects import pod, pod_key
 
-from kedge.agent.core import Consumption, ContainerProcess, Identity
-from kedge.api.requests import Binding
+from kedge.agent.core import Consumption, ContainerProcess, Identity, Machine
+from kedge.agent.core.node import NodeRegistration
+from kedge.agent.core.pods import PodWorker, WorkerContext
+from kedge.agent.core.usage import UsageMeter
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, Reply, Request
 from kedge.api.views import Container, PodView, Probe
+from kedge.client.contract import Client
+from kedge.env import Env, TaskSpawner
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.runtime.cache import CacheSet
 from kedge.sim.cluster import Cluster
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, run
@@ -70,6 +79,199 @@ def without_faults(program: Callable[[Simulation], Any]) -> RunOutcome:
     outcome = run(program, 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}\n{outcome.timeline()[-2000:]}"
     return outcome
+
+
+# -- one part at a time ----------------------------------------------------------------------------
+
+
+class HookedTransport(UnreliableTransport):
+    """Calls `before` ahead of every request."""
+
+    before: Callable[[Request[Any]], Awaitable[None]] | None = None
+
+    async def send(self, request: Request[Reply]) -> Reply:
+        if self.before is not None:
+            await self.before(request)
+        return await super().send(request)
+
+
+class FakeDriver:
+    """A driver whose processes start at once and end when the test ends them. It records every call."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._listener: Callable[[str], None] = lambda _: None
+        self.table: dict[Identity, ContainerProcess] = {}
+        self.started: list[tuple[Identity, float | None]] = []
+        """Every start, with its `keep_s`."""
+        self.stopped: list[tuple[Identity, float]] = []
+        """Every stop, with its grace."""
+        self.kept: list[Identity] = []
+        self.forgotten: list[Identity] = []
+        self.pull_error: Exception | None = None
+        self.after_pull: Callable[[], Awaitable[object]] | None = None
+        self.on_stop: Callable[[Identity], None] = self.end
+        self.probe_passes: Callable[[Probe], bool] = lambda _: True
+        self.probe_s = 0.0
+        self.usage: dict[Identity, Consumption] = {}
+
+    def end(self, identity: Identity, *, exit_code: int = 0) -> None:
+        now = self._env.now()
+        process = self.table[identity]
+        self.table[identity] = replace(
+            process, running=False, ended_at=now, exit_code=exit_code, since_s=self._env.monotonic()
+        )
+        self._listener(identity.pod_uid)
+
+    def run(self, identity: Identity, *, pod: str = "web-0") -> None:
+        """A process that an earlier run of the agent has started."""
+        self.table[identity] = ContainerProcess(
+            identity=identity, namespace="default", pod=pod, running=True, started_at=self._env.now()
+        )
+
+    async def pull(self, image: str) -> None:
+        del image
+        if self.pull_error is not None:
+            raise self.pull_error
+        if self.after_pull is not None:
+            then, self.after_pull = self.after_pull, None
+            await then()
+
+    async def start(self, identity: Identity, pod: PodView, container: Container, *, keep_s: float | None) -> None:
+        del container
+        self.started.append((identity, keep_s))
+        if identity not in self.table:
+            self.run(identity, pod=pod.name)
+
+    async def keep(self, identity: Identity, for_s: float) -> None:
+        del for_s
+        self.kept.append(identity)
+
+    async def stop(self, identity: Identity, *, grace_s: float) -> None:
+        self.stopped.append((identity, grace_s))
+        self.on_stop(identity)
+
+    async def processes(self) -> Sequence[ContainerProcess]:
+        return tuple(self.table.values())
+
+    async def forget(self, identity: Identity) -> None:
+        self.forgotten.append(identity)
+        self.table.pop(identity, None)
+
+    async def probe(self, identity: Identity, probe: Probe) -> bool:
+        del identity
+        await asyncio.sleep(self.probe_s)
+        return self.probe_passes(probe)
+
+    async def consumption(self) -> Mapping[Identity, Consumption]:
+        return self.usage
+
+    def address(self, pod_uid: str) -> str:
+        del pod_uid
+        return "10.0.0.1"
+
+    def listen(self, on_change: Callable[[str], None]) -> None:
+        self._listener = on_change
+
+
+class AgentHarness:
+    """The parts of one agent on a real service in virtual time, with a fake driver."""
+
+    def __init__(self, sim: Simulation, cluster: Cluster, limits: Limits) -> None:
+        self.cluster = cluster
+        self.reported: list[BaseException] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self.reported.append(context.get("exception") or RuntimeError(context["message"]))
+        )
+        host = sim.host("agent")
+        self.env = replace(host.env(limits=limits), spawn=TaskSpawner())
+        self.transport = HookedTransport(cluster.transport(host))
+        self.client = Client(self.transport, self.env, component="agent")
+        self.driver = FakeDriver(self.env)
+        self.machine = Machine(name="node-a", capacity={"cpu": "4", "memory": "8Gi", "pods": "110"}, boot_id="boot-1")
+        self.caches = CacheSet(self.client, self.env)
+        self.calls: list[str] = []
+        """The callbacks of the registration, in order: "clear" with the nodes that existed then, or "contact"."""
+        self.workers: list[PodWorker] = []
+        self.finished: list[str] = []
+        """The uids of the pods whose workers are done."""
+        self.meter = UsageMeter(self.env, self.driver)
+        self.node = self.registration()
+        self.context = WorkerContext(self.client, self.env, self.driver, self.node)
+
+    def registration(self) -> NodeRegistration:
+        return NodeRegistration(
+            self.client,
+            self.env,
+            self.machine,
+            self.caches,
+            self.meter,
+            clear=self._clear,
+            on_contact=lambda: self.calls.append("contact"),
+        )
+
+    async def _clear(self) -> None:
+        nodes = len(self.cluster.all("Node"))
+        self.calls.append(f"clear at {nodes} nodes")
+
+    @property
+    def clears(self) -> list[str]:
+        return [each for each in self.calls if each != "contact"]
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
+        return self.env.spawn(work, name="under test")
+
+    async def in_contact(self) -> None:
+        """Register the node, and confirm one heartbeat."""
+        await self.node.register()
+        self.node.contact_s = self.env.monotonic()
+
+    async def bound_pod(self, **body: Any) -> Object:
+        """A pod that is bound to this node, as committed."""
+        return await self.bind(await self.cluster.create(pod(**body)))
+
+    async def bind(self, made: Object) -> Object:
+        await self.cluster.authority.bind(Binding(pod=made.key, pod_uid=made.uid, node=self.machine.name))
+        return await self.cluster.authority.get(made.key)
+
+    def worker(self, found: Object) -> PodWorker:
+        """A worker that has got this version from the cache."""
+        worker = PodWorker(self.context, found.uid, found.key, self.finished.append)
+        self.workers.append(worker)
+        self.driver.listen(lambda _: worker.wake())
+        worker.update(found)
+        return worker
+
+    def status(self, name: str = "web-0") -> Any:
+        found = self.cluster.find(pod_key(name))
+        assert found is not None, f"there is no pod {name}"
+        return found.view.status
+
+
+ONE_ATTEMPT = Limits(client_attempts_max=1, breaker_failures_max=10_000)
+
+
+def with_agent(
+    limits: Limits = ONE_ATTEMPT,
+) -> Callable[[Callable[[AgentHarness], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    """Run an async test on a harness in a simulation without faults."""
+
+    def decorate(test: Callable[[AgentHarness], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        @functools.wraps(test)
+        def within() -> None:
+            async def program(sim: Simulation) -> None:
+                cluster = Cluster(sim, servers=1)
+                await cluster.set_up()
+                harness = AgentHarness(sim, cluster, limits)
+                await test(harness)
+                assert not harness.reported, harness.reported
+
+            without_faults(program)
+
+        del within.__dict__["__wrapped__"]  # else pytest takes `harness` for a fixture
+        return within
+
+    return decorate
 
 
 # -- in real time ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.kit.controllers import UnreliableTransport
@@ -17,9 +17,12 @@ from kedge.agent.core import Consumption, ContainerProcess, Identity, Machine
 from kedge.agent.core.node import NodeRegistration
 from kedge.agent.core.pods import PodWorker, WorkerContext
 from kedge.agent.core.usage import UsageMeter
+from kedge.api.codec import encode_object
+from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, Reply, Request
 from kedge.api.views import Container, PodView, Probe
+from kedge.api.views.decode import decode_view
 from kedge.client.contract import Client
 from kedge.env import Env, TaskSpawner
 from kedge.keys import Key
@@ -79,6 +82,41 @@ def without_faults(program: Callable[[Simulation], Any]) -> RunOutcome:
     outcome = run(program, 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}\n{outcome.timeline()[-2000:]}"
     return outcome
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def pod_view(**spec: Any) -> PodView:
+    """A pod on node-a with one container, without an API."""
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web-0", "namespace": "default", "uid": "u1", **spec.pop("metadata", {})},
+        "status": spec.pop("status", {}),
+        "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "web:1"}], **spec},
+    }
+    view = decode_view(KINDS.of_key_kind("Pod"), encode_object(body))
+    assert isinstance(view, PodView)
+    return view
+
+
+def process_of(
+    container: str = "main", *, attempt: int = 0, running: bool = True, exit_code: int = 0, since_s: float = 0.0
+) -> ContainerProcess:
+    """A process of that pod."""
+    return ContainerProcess(
+        identity=Identity("u1", container, attempt, 7, "n1"),
+        namespace="default",
+        pod="web-0",
+        running=running,
+        started_at=NOW,
+        ended_at=None if running else NOW + timedelta(seconds=1),
+        exit_code=exit_code,
+        since_s=since_s,
+    )
 
 
 # -- one part at a time ----------------------------------------------------------------------------

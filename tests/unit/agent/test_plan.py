@@ -2,96 +2,64 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.agent import NOW, pod_view, process_of
 
-from kedge.agent.core.driver import ContainerProcess, Identity
+from kedge.agent.core.driver import ContainerProcess
 from kedge.agent.core.plan import Ending, Health, PodObservation, PodPlan, plan_pod, restart_pause_s
 from kedge.agent.core.status import pod_status
-from kedge.api.codec import encode_object
-from kedge.api.kinds import KINDS
 from kedge.api.views import PodView
-from kedge.api.views.decode import decode_view
 from kedge.limits import Limits
 
 LIMITS = Limits()
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def pod(**spec: Any) -> PodView:
-    body: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "web-0", "namespace": "default", "uid": "u1", **spec.pop("metadata", {})},
-        "status": spec.pop("status", {}),
-        "spec": {"nodeName": "node-a", "containers": [{"name": "main", "image": "web:1"}], **spec},
-    }
-    view = decode_view(KINDS.of_key_kind("Pod"), encode_object(body))
-    assert isinstance(view, PodView)
-    return view
-
-
-def process(
-    container: str = "main", *, attempt: int = 0, running: bool = True, exit_code: int = 0, since_s: float = 0.0
-) -> ContainerProcess:
-    return ContainerProcess(
-        identity=Identity("u1", container, attempt, 7, "n1"),
-        namespace="default",
-        pod="web-0",
-        running=running,
-        started_at=NOW,
-        ended_at=None if running else NOW + timedelta(seconds=1),
-        exit_code=exit_code,
-        since_s=since_s,
-    )
-
-
-def plan(view: PodView | None, *processes: ContainerProcess, now_s: float = 0.0, **sight: Any) -> PodPlan:
-    return plan_pod(PodObservation(pod=view, processes=processes, now_s=now_s, **sight), LIMITS)
+def plan(view: PodView | None, *processes: ContainerProcess, now_s: float = 0.0, **observed: Any) -> PodPlan:
+    return plan_pod(PodObservation(pod=view, processes=processes, now_s=now_s, **observed), LIMITS)
 
 
 def started(found: PodPlan) -> list[tuple[str, int]]:
     return [(each.container.name, each.attempt) for each in found.start]
 
 
-def phase(view: PodView, *processes: ContainerProcess, **sight: Any) -> str:
-    seen = PodObservation(pod=view, processes=processes, now_s=0.0, **sight)
-    told = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", waiting_reasons={})
-    return str(told["phase"])
+def phase(view: PodView, *processes: ContainerProcess, **observed: Any) -> str:
+    seen = PodObservation(pod=view, processes=processes, now_s=0.0, **observed)
+    status = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", waiting_reasons={})
+    return str(status["phase"])
 
 
 def test_a_bound_pod_is_started_once() -> None:
-    assert started(plan(pod())) == [("main", 0)]
-    assert plan(pod(), process()) == PodPlan()
+    assert started(plan(pod_view())) == [("main", 0)]
+    assert plan(pod_view(), process_of()) == PodPlan()
 
 
 def test_init_containers_run_in_turn_and_before_the_others() -> None:
-    view = pod(initContainers=[{"name": "one", "image": "i"}, {"name": "two", "image": "i"}])
+    view = pod_view(initContainers=[{"name": "one", "image": "i"}, {"name": "two", "image": "i"}])
     assert started(plan(view)) == [("one", 0)]
-    assert started(plan(view, process("one"))) == []
-    assert started(plan(view, process("one", running=False))) == [("two", 0)]
-    done = (process("one", running=False), process("two", running=False))
+    assert started(plan(view, process_of("one"))) == []
+    assert started(plan(view, process_of("one", running=False))) == [("two", 0)]
+    done = (process_of("one", running=False), process_of("two", running=False))
     assert started(plan(view, *done)) == [("main", 0)]
 
 
 def test_a_sidecar_is_there_before_the_others_and_is_stopped_after_them() -> None:
-    view = pod(initContainers=[{"name": "proxy", "image": "i", "restartPolicy": "Always"}], restartPolicy="Never")
+    view = pod_view(initContainers=[{"name": "proxy", "image": "i", "restartPolicy": "Always"}], restartPolicy="Never")
     assert started(plan(view)) == [("proxy", 0)]
-    assert started(plan(view, process("proxy"))) == [("main", 0)]
-    over = plan(view, process("proxy"), process(running=False))
+    assert started(plan(view, process_of("proxy"))) == [("main", 0)]
+    over = plan(view, process_of("proxy"), process_of(running=False))
     assert [each.process.identity.container for each in over.stop] == ["proxy"]
     assert over.ending is Ending.NO
-    assert plan(view, process("proxy", running=False), process(running=False)).ending is Ending.RECORD
+    assert plan(view, process_of("proxy", running=False), process_of(running=False)).ending is Ending.RECORD
 
 
 def test_a_failed_init_container_fails_a_pod_that_is_never_restarted() -> None:
-    view = pod(initContainers=[{"name": "one", "image": "i"}], restartPolicy="Never")
-    assert plan(view, process("one", running=False, exit_code=3)).ending is Ending.RECORD
-    assert phase(view, process("one", running=False, exit_code=3)) == "Failed"
+    view = pod_view(initContainers=[{"name": "one", "image": "i"}], restartPolicy="Never")
+    assert plan(view, process_of("one", running=False, exit_code=3)).ending is Ending.RECORD
+    assert phase(view, process_of("one", running=False, exit_code=3)) == "Failed"
 
 
 @pytest.mark.parametrize(
@@ -99,54 +67,54 @@ def test_a_failed_init_container_fails_a_pod_that_is_never_restarted() -> None:
     [("Always", 0, True), ("Always", 1, True), ("OnFailure", 0, False), ("OnFailure", 1, True), ("Never", 1, False)],
 )
 def test_a_container_is_restarted_as_its_policy_says(policy: str, exit_code: int, restarts: bool) -> None:
-    ended = process(running=False, exit_code=exit_code)
-    found = plan(pod(restartPolicy=policy), ended)
+    ended = process_of(running=False, exit_code=exit_code)
+    found = plan(pod_view(restartPolicy=policy), ended)
     assert started(found) == ([("main", 1)] if restarts else [])
     assert (found.ending is Ending.RECORD) is not restarts
     if not restarts:
-        assert phase(pod(restartPolicy=policy), ended) == ("Succeeded" if exit_code == 0 else "Failed")
+        assert phase(pod_view(restartPolicy=policy), ended) == ("Succeeded" if exit_code == 0 else "Failed")
 
 
 def test_restarts_wait_longer_each_time() -> None:
-    ended = process(attempt=2, running=False, exit_code=1, since_s=100.0)
-    waiting = plan(pod(), ended, now_s=101.0)
+    ended = process_of(attempt=2, running=False, exit_code=1, since_s=100.0)
+    waiting = plan(pod_view(), ended, now_s=101.0)
     assert started(waiting) == []
     assert waiting.resync_s == restart_pause_s(2, LIMITS) - 1.0
-    assert started(plan(pod(), ended, now_s=100.0 + restart_pause_s(2, LIMITS))) == [("main", 3)]
+    assert started(plan(pod_view(), ended, now_s=100.0 + restart_pause_s(2, LIMITS))) == [("main", 3)]
     pauses = [restart_pause_s(n, LIMITS) for n in range(40)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == LIMITS.agent_restart_s_max
 
 
 def test_a_process_that_a_probe_condemns_is_stopped_and_then_restarted() -> None:
-    sick = plan(pod(), process(), health={"main": Health(alive=False)})
+    sick = plan(pod_view(), process_of(), health={"main": Health(alive=False)})
     assert [each.why for each in sick.stop] == ["a probe failed"]
     assert started(sick) == []
 
 
 def test_a_pod_that_is_being_deleted_is_stopped_within_its_grace_and_then_let_go() -> None:
-    leaving = pod(metadata={"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30})
-    assert [each.grace_s for each in plan(leaving, process(), leaving_s=10.0).stop] == [20.0]
-    assert plan(leaving, process(running=False)).ending is Ending.REMOVE
+    leaving = pod_view(metadata={"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30})
+    assert [each.grace_s for each in plan(leaving, process_of(), leaving_s=10.0).stop] == [20.0]
+    assert plan(leaving, process_of(running=False)).ending is Ending.REMOVE
     assert started(plan(leaving)) == []
 
 
 def test_a_pod_that_is_gone_is_killed_at_once_and_confirmed_when_nothing_runs() -> None:
-    assert [each.grace_s for each in plan(None, process()).stop] == [0.0]
-    assert plan(None, process()).ending is Ending.NO
-    assert plan(None, process(running=False)).ending is Ending.CONFIRM
+    assert [each.grace_s for each in plan(None, process_of()).stop] == [0.0]
+    assert plan(None, process_of()).ending is Ending.NO
+    assert plan(None, process_of(running=False)).ending is Ending.CONFIRM
 
 
 def test_a_pod_whose_end_is_on_record_never_runs_again() -> None:
-    ended = pod(status={"phase": "Failed"})
+    ended = pod_view(status={"phase": "Failed"})
     assert started(plan(ended)) == []
-    assert len(plan(ended, process()).stop) == 1
+    assert len(plan(ended, process_of()).stop) == 1
     assert plan(ended).ending is Ending.CONFIRM
 
 
 def test_an_ended_pod_that_still_waits_for_its_agent_is_let_go() -> None:
     """Its end was recorded, and the request to remove it was lost: nobody else would ask again."""
-    waiting = pod(
+    waiting = pod_view(
         status={"phase": "Failed"},
         metadata={"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30},
     )
@@ -154,9 +122,9 @@ def test_an_ended_pod_that_still_waits_for_its_agent_is_let_go() -> None:
 
 
 def test_a_pod_bound_to_an_earlier_incarnation_of_the_node_has_failed() -> None:
-    found = plan(pod(), disowned=True)
+    found = plan(pod_view(), disowned=True)
     assert (started(found), found.ending, found.failed) == ([], Ending.RECORD, "NodeReplaced")
-    assert plan(pod(), process(), disowned=True).ending is Ending.NO
+    assert plan(pod_view(), process_of(), disowned=True).ending is Ending.NO
 
 
 def test_what_the_machine_forgot_counts_as_a_restart_and_a_pod_that_is_never_restarted_has_failed() -> None:
@@ -164,22 +132,22 @@ def test_what_the_machine_forgot_counts_as_a_restart_and_a_pod_that_is_never_res
         "phase": "Running",
         "containerStatuses": [{"name": "main", "restartCount": 2, "state": {"running": {}}}],
     }
-    assert started(plan(pod(status=told))) == [("main", 3)]
-    once = pod(status=told, restartPolicy="Never")
+    assert started(plan(pod_view(status=told))) == [("main", 3)]
+    once = pod_view(status=told, restartPolicy="Never")
     assert (started(plan(once)), plan(once).ending) == ([], Ending.RECORD)
     assert phase(once) == "Failed"
 
 
 def test_a_deadline_ends_a_pod_however_well_it_runs() -> None:
-    view = pod(activeDeadlineSeconds=60)
-    assert plan(view, process(), age_s=20.0).resync_s == 40.0
-    assert len(plan(view, process(), age_s=60.0).stop) == 1
-    over = plan(view, process(running=False), age_s=61.0)
+    view = pod_view(activeDeadlineSeconds=60)
+    assert plan(view, process_of(), age_s=20.0).resync_s == 40.0
+    assert len(plan(view, process_of(), age_s=60.0).stop) == 1
+    over = plan(view, process_of(running=False), age_s=61.0)
     assert (over.ending, over.failed) == (Ending.RECORD, "DeadlineExceeded")
 
 
 processes = st.builds(
-    process,
+    process_of,
     st.sampled_from(["main", "side"]),
     attempt=st.integers(0, 3),
     running=st.booleans(),
@@ -198,7 +166,7 @@ def test_nothing_is_started_that_runs_or_ever_was_started(
     found: list[ContainerProcess], policy: str, now_s: float, leaving: bool
 ) -> None:
     metadata = {"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30} if leaving else {}
-    view = pod(
+    view = pod_view(
         containers=[{"name": "main", "image": "i"}, {"name": "side", "image": "i"}],
         restartPolicy=policy,
         metadata=metadata,

@@ -31,10 +31,10 @@ def _remembered(problem_of: Callable[[str], str]) -> Callable[[str], str]:
     cached = lru_cache(maxsize=8192)(problem_of)
 
     @wraps(problem_of)
-    def ask(name: str) -> str:
+    def check(name: str) -> str:
         return cached(name) if len(name) <= _REMEMBERED_LENGTH_MAX else problem_of(name)
 
-    return ask
+    return check
 
 
 _SUBDOMAIN_RULE = (

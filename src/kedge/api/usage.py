@@ -30,11 +30,11 @@ class UsageReport(ApiStruct, frozen=True):
 
 def format_usage(at: datetime, window_s: int, pods: Mapping[str, Mapping[str, Mapping[str, Quantity]]]) -> str:
     """Encode a report."""
-    said = {
+    by_pod = {
         uid: {container: {name: str(amount) for name, amount in used.items()} for container, used in containers.items()}
         for uid, containers in pods.items()
     }
-    return msgspec.json.encode({"at": format_time(at), "windowSeconds": window_s, "pods": said}).decode()
+    return msgspec.json.encode({"at": format_time(at), "windowSeconds": window_s, "pods": by_pod}).decode()
 
 
 def parse_usage(text: str) -> UsageReport:

@@ -88,17 +88,17 @@ def ports_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | No
 
 
 def resources_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
-    asked, claimed = demand_of(pod).requests, ledger.allocated
-    if fits(asked, claimed, node):
+    requested, claimed = demand_of(pod).requests, ledger.allocated
+    if fits(requested, claimed, node):
         return None
     available = node_allocatable(node)
-    short = shortages(asked, claimed, available)
-    words = ", ".join(
-        f"{r} (requested {format_units(r, asked[r])}, claimed {format_units(r, ledger.allocated.get(r, 0))}"
+    short = shortages(requested, claimed, available)
+    details = ", ".join(
+        f"{r} (requested {format_units(r, requested[r])}, claimed {format_units(r, ledger.allocated.get(r, 0))}"
         f" of {format_units(r, available.get(r, 0))})"
         for r in short
     )
-    return Misfit(Reason.RESOURCE, f"node {node.name} has too little {words}")
+    return Misfit(Reason.RESOURCE, f"node {node.name} has too little {details}")
 
 
 PREDICATES: tuple[Callable[[PodView, NodeView, Claimed], Misfit | None], ...] = (

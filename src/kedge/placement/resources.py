@@ -62,20 +62,20 @@ def subtract(whole: Units, part: Units) -> dict[str, int]:
     return rest
 
 
-def fits(asked: Units, claimed: Units, node: NodeView) -> bool:
+def fits(requested: Units, claimed: Units, node: NodeView) -> bool:
     """Whether there are no `shortages` on a node. It reads only the requested resources."""
     offered = node_allocatable(node)
-    for resource, amount in asked.items():
+    for resource, amount in requested.items():
         if amount > 0 and claimed.get(resource, 0) + amount > offered.get(resource, 0):
             return False
     return True
 
 
-def shortages(asked: Units, used: Units, available: Units) -> list[str]:
-    """The resources whose `used + asked` exceeds `available`, by name. A request of zero never falls short."""
+def shortages(requested: Units, used: Units, available: Units) -> list[str]:
+    """The resources whose `used + requested` exceeds `available`, by name. A request of zero never falls short."""
     return sorted(
         resource
-        for resource, amount in asked.items()
+        for resource, amount in requested.items()
         if amount > 0 and used.get(resource, 0) + amount > available.get(resource, 0)
     )
 

@@ -84,7 +84,7 @@ async def check_compact_repeats_and_bounds(subject: Subject) -> None:
     same((await store.get([key("a")], at=made[2])).revision, made[2], "the past after repeated compactions")
     await raises(Compacted, store.get([key("a")], at=made[1]), "a get before the compacted revision")
     statistics = store.statistics()
-    expect(made[2] <= statistics.compacted <= made[4], f"statistics say compacted is {statistics.compacted}")
+    expect(made[2] <= statistics.compacted <= made[4], f"statistics have compacted {statistics.compacted}")
 
 
 async def check_compaction_behind_a_watch(subject: Subject) -> None:

@@ -194,8 +194,8 @@ class Walk:
             self.log.watch.request_progress()
             await self.log.next()
         except Compacted:
-            stood = self.received_from if self.log is None else self.log.revision
-            expect(stood < self.model.compacted, "a watch got Compacted although its history exists")
+            position = self.received_from if self.log is None else self.log.revision
+            expect(position < self.model.compacted, "a watch got Compacted although its history exists")
             self.log, self.received_from = None, self.model.newest
             return
         self.check_heard()

@@ -163,7 +163,7 @@ class WatchLog:
             )
             expect(change.revision >= before, f"revision {change.revision} came after {before} in one batch")
             before = change.revision
-            expect((change.revision, change.key) not in self._seen, f"{change.key} came twice at {change.revision}")
+            expect((change.revision, change.key) not in self._seen, f"{change.key} appeared twice at {change.revision}")
             self._seen.add((change.revision, change.key))
             if change.entry is not None:
                 same(change.entry.modified, change.revision, f"the entry's revision in a change of {change.key}")

@@ -156,7 +156,7 @@ def test_a_when_that_never_holds_fails_the_run_and_names_the_step() -> None:
     steps = "steps:\n  - {when: {struck: anything}, waiting at most: 10s, note: never}\n"
     done = run_scenario(parse_scenario(HEAD + steps))
     assert done.violation is not None
-    assert done.violation.invariant == "step 1 has its moment"
+    assert done.violation.invariant == "step 1 starts in time"
     assert done.violation.message.startswith("line 7: ")
 
 

@@ -18,7 +18,7 @@ from kedge.api.owners import controller_of
 from kedge.api.requests import DeleteOptions
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
-from kedge.sim.cluster import Cluster, Make, ProcessContext
+from kedge.sim.cluster import Cluster, ComponentFactory, ProcessContext
 from kedge.sim.kernel import Simulation
 from kedge.sim.standard import service
 
@@ -28,7 +28,7 @@ STRAY = Key("Pod", "default", "stray")
 BATCH = Key("Job.batch", "default", "batch")
 
 
-def maker(name: str) -> Make:
+def maker(name: str) -> ComponentFactory:
     def made(context: ProcessContext) -> Any:
         return CONTROLLERS[name](context.runtime())
 

@@ -31,7 +31,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.lease import SharedElection
 from kedge.scheduler import Scheduler
-from kedge.sim.cluster import Cluster, Component, Make, Node, ProcessContext
+from kedge.sim.cluster import Cluster, Component, ComponentFactory, Node, ProcessContext
 from kedge.sim.cluster.faults import ClusterFaults, ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
@@ -150,7 +150,7 @@ class JudgedCluster:
         return self.sim.choose(label, list(self.cluster.nodes.values()))
 
 
-def _maker(name: str) -> Make:
+def _maker(name: str) -> ComponentFactory:
     make, lease = CONTROLLERS[name], lease_of(name)
     return lambda context: make(context.runtime(lease))
 
@@ -160,7 +160,7 @@ def _everything(context: ProcessContext) -> Sequence[Component]:
     return all_controllers(context.runtime(election))
 
 
-def _scheduler(name: str) -> Make:
+def _scheduler(name: str) -> ComponentFactory:
     def with_context(context: ProcessContext) -> Component:
         return Scheduler(context.client, context.env, name=name, caches=context.caches, recorder=context.recorder)
 

@@ -4,7 +4,15 @@
 the faults that strike at API semantics. Judges of a run are in `kedge.sim.judges`.
 """
 
-from kedge.sim.cluster.cluster import Cluster, Component, ControlPlaneProcess, Make, MakeAll, Node, ProcessContext
+from kedge.sim.cluster.cluster import (
+    Cluster,
+    Component,
+    ComponentFactory,
+    ControlPlaneProcess,
+    Node,
+    ProcessContext,
+    ProcessFactory,
+)
 from kedge.sim.cluster.fault_points import DISK
 from kedge.sim.cluster.links import (
     API,
@@ -23,11 +31,11 @@ __all__ = [
     "Cluster",
     "Commit",
     "Component",
+    "ComponentFactory",
     "ControlPlaneProcess",
-    "Make",
-    "MakeAll",
     "Node",
     "ProcessContext",
+    "ProcessFactory",
     "RemoteStore",
     "RemoteTransport",
     "RemoteWatch",

@@ -64,9 +64,9 @@ class ProcessContext:
         return ControllerRuntime(self.client, self.env, self.caches, self.recorder, lease)
 
 
-Make = Callable[[ProcessContext], Component]
+ComponentFactory = Callable[[ProcessContext], Component]
 """Makes one component of a process. Called each time the host starts."""
-MakeAll = Callable[[ProcessContext], Sequence[Component]]
+ProcessFactory = Callable[[ProcessContext], Sequence[Component]]
 """Makes all components of a process."""
 
 
@@ -274,7 +274,12 @@ class Cluster:
     # -- control-plane processes -------------------------------------------------------------------
 
     def boot(
-        self, name: str, makers: Sequence[Make] | MakeAll, *, copies: int = 1, limits: Limits | None = None
+        self,
+        name: str,
+        makers: Sequence[ComponentFactory] | ProcessFactory,
+        *,
+        copies: int = 1,
+        limits: Limits | None = None,
     ) -> list[Host]:
         """Run components together in one process, on each of `copies` hosts, which may crash and restart."""
         hosts = [self.sim.host(f"{name}-{n}" if copies > 1 else name) for n in range(copies)]
@@ -282,7 +287,9 @@ class Cluster:
             host.boot(lambda host: self._run_process(host, makers, limits or self.limits))
         return hosts
 
-    async def _run_process(self, host: Host, makers: Sequence[Make] | MakeAll, limits: Limits) -> None:
+    async def _run_process(
+        self, host: Host, makers: Sequence[ComponentFactory] | ProcessFactory, limits: Limits
+    ) -> None:
         env = host.env(limits=limits)
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
         context = ProcessContext(client, env, CacheSet(client, env), Recorder(env))

@@ -131,7 +131,7 @@ async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]
 
 
 def _with_owners(objects: Sequence[Mapping[str, Any]], plan: DumpPlan) -> list[Mapping[str, Any]]:
-    """The objects and the missing ReplicaSets, without references to owners that the garbage collector would miss."""
+    """The objects and the missing ReplicaSets, without references to other owners that the dump lacks."""
     made = _sets_of(objects)
     plan.sets = [Key(REPLICA_SET_KIND, each["metadata"]["namespace"], each["metadata"]["name"]) for each in made]
     every = [*objects, *made]

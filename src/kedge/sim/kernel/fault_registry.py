@@ -77,6 +77,10 @@ class FaultRegistry:
                 all(other.point != fault.point for other in declared),
                 f"{fault.point}: {fault.name} is declared twice: remove one declaration, or rename one",
             )
+            check(
+                len(fault.rates) in (0, len(RATES)),
+                f"{fault.point}: {fault.name} has {len(fault.rates)} rates: give {len(RATES)}, or none",
+            )
             declared.append(fault)
             self._all.append(fault)
 

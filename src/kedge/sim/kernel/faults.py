@@ -48,6 +48,8 @@ class Swarm:
         if kind in self.without or f"{point}: {kind}" in self.without:
             return 0.0
         rates = FAULTS.rates(point, kind)
+        if not rates:
+            return 0.0
         return rates[faults.draw(f"{SWARM}{point}: {kind}", len(rates), _RATES_REACHED)]
 
 

@@ -220,7 +220,7 @@ class _ScenarioRunner:
         if step.when is not None and not await self._wait(step.when, step.when_within_s):
             mismatch = step.when.mismatch(self.cluster)
             sim.violate(
-                f"step {number + 1} has its moment",
+                f"step {number + 1} starts in time",
                 f"line {step.line}: {step.when.summary}: {mismatch} after {step.when_within_s:g}s",
             )
             return False

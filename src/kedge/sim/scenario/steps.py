@@ -91,7 +91,7 @@ class ScenarioState:
         """The first node by name that runs a ready replica of a workload."""
         on = [pod.spec.node_name for pod in self.ready_pods(workload)]
         if not on:
-            raise StepFailed(f"no node runs a ready replica of {workload} now")
+            raise StepFailed(f"no node runs a ready replica of {workload}: wait for one with `when`")
         return self.node(min(on))
 
     def later(self, after_s: float, action: Callable[[], object]) -> None:

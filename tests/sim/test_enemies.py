@@ -48,7 +48,7 @@ async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float) -> int:
     delay.become(HOUR_S)
     await user.roll_out(WEB, "web:2")
     await asyncio.sleep(60)
-    world.lose(world.pick_node("lost node"), for_s=600)
+    world.pick_node("lost node").power_off(for_s=600)
     await user.scale(WEB, 5)
     await asyncio.sleep(for_s)
     updated = [each for each in world.cluster.all("Pod") if each.view.spec.containers[0].image == "web:2"]

@@ -87,7 +87,7 @@ async def an_hour_behind(sim: Simulation, limits: Limits) -> int:
             case "lose":
                 node = world.pick_node()
                 if node.host.up:
-                    world.lose(node, for_s=sim.choose("outage", (1500.0, 300.0)))
+                    node.power_off(for_s=sim.choose("outage", (1500.0, 300.0)))
             case "delete":
                 pods = [each.key for each in world.cluster.all("Pod")]
                 if pods:

@@ -130,10 +130,6 @@ class JudgedCluster:
         if silence_s and self.sim.world.violation is None:
             await check_silence(self.cluster, for_s=silence_s)
 
-    def lose(self, node: Node, *, for_s: float | None = None) -> None:
-        """Cut the power of a machine, for a while or for the rest of the run."""
-        node.power_off(for_s=for_s)
-
     def set_load(self, app: str, *, cores: float) -> None:
         """Let the ready replicas of an app share a load of `cores`."""
         pods = self.judge.facts.pods
@@ -306,7 +302,7 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> JudgedCluster:
     await user.roll_out(WEB, "web:2")
     await user.apply(job("sums", 2))
     await asyncio.sleep(sim.choose_int("rollout runs", 5, 25))
-    world.lose(world.pick_node("lost node"), for_s=sim.choose("outage", (170.0, 20.0, 60.0)))
+    world.pick_node("lost node").power_off(for_s=sim.choose("outage", (170.0, 20.0, 60.0)))
     await user.scale(LEDGER, sim.choose("replicas", (3, 1)))
     if sim.choose("regret", (True, False)):
         await asyncio.sleep(10)

@@ -1,6 +1,6 @@
 """Scenario files: a cluster, the steps of an incident and the expected outcome, as readable YAML.
 
-`document` reads YAML with its places, `schema` checks it, `runner` plays it on `sim.cluster`, `kept_runs` keeps
+`document` reads YAML with its locations, `schema` checks it, `runner` runs it on `sim.cluster`, `kept_runs` keeps
 the run in a file. The scenarios that ship with kedge are in `library`.
 """
 

@@ -56,7 +56,7 @@ async def agents(sim: Simulation) -> None:
                 with suppress(NotFound):
                     await cluster.authority.delete(node.key)
             case "reboot":
-                world.lose(node, for_s=3.0)
+                node.power_off(for_s=3.0)
             case _ if (pod := cluster.find(key)) is None:
                 made = await user.apply(plain_pod(key.name), namespace="default")
                 with suppress(OperatingError):  # the node may be unavailable

@@ -21,7 +21,7 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 """One line of a watch; an object is far smaller."""
 
 
-class NotSent(KedgeError):
+class RequestNotSent(KedgeError):
     """The request did not leave this process. Nothing was done."""
 
 
@@ -99,11 +99,11 @@ class ClientConnection(asyncio.Protocol):
         """Send a request; return its reply once the head is there.
 
         Raises:
-            NotSent: the connection was gone before anything was written.
+            RequestNotSent: the connection was gone before anything was written.
             Broken: it broke afterwards.
         """
         if not self.usable or self._transport is None:
-            raise NotSent("the connection is closed")
+            raise RequestNotSent("the connection is closed")
         self._reply = reply = HttpReply()
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(head + body)
@@ -195,7 +195,7 @@ class ConnectionPool:
                     ClientConnection, address.host, address.port, ssl=address.tls, server_hostname=hostname
                 )
         except (OSError, TimeoutError) as error:
-            raise NotSent(f"{address.host}:{address.port} cannot be reached: {error or 'no answer'}") from error
+            raise RequestNotSent(f"{address.host}:{address.port} cannot be reached: {error or 'no answer'}") from error
         return connection
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ from kedge.api.requests import (
     Written,
 )
 from kedge.client.http import wire
-from kedge.client.http.connection import Broken, ClientConnection, ConnectionPool, HttpReply, NotSent
+from kedge.client.http.connection import Broken, ClientConnection, ConnectionPool, HttpReply, RequestNotSent
 from kedge.client.http.kubeconfig import ServerAddress
 from kedge.errors import OperatingError, OutcomeUnknown, Unavailable, from_status
 from kedge.keys import NO_REVISION
@@ -66,7 +66,7 @@ class HttpTransport:
                     self._pool.head(call.method, call.target, call.headers, len(call.body)), call.body
                 )
                 body = await connection.read(reply)
-        except NotSent as error:
+        except RequestNotSent as error:
             raise Unavailable(str(error)) from error
         except Broken as error:
             raise _unknown(request, str(error)) from error
@@ -83,7 +83,7 @@ class HttpTransport:
             reply = await connection.exchange(self._pool.head(call.method, call.target, call.headers, 0), b"")
             if reply.code >= 400:
                 raise _failure(request, reply, await connection.read(reply))
-        except (NotSent, Broken) as error:
+        except (RequestNotSent, Broken) as error:
             await stack.aclose()
             raise Unavailable(str(error)) from error
         except BaseException:

@@ -1,4 +1,4 @@
-"""What benchmarks share: a table for people, one line of JSON for machines, medians against noise."""
+"""Shared by the benchmarks: a table for people, one line of JSON for machines, medians against noise."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.segments import read_decisions
 from kedge.sim.cluster import API, Cluster, RemoteTransport
+from kedge.sim.judges import lifecycle_invariants, process_starts
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 from kedge.sim.standard import LIMITS, JudgedCluster, Size, service, workload
 
@@ -67,8 +68,8 @@ def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_working() ->
 
 def test_a_control_plane_with_late_caches_is_slow_but_breaks_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
     """No safety net, so that caches really are an hour behind: commits prove themselves on any age of cache."""
-    for module in ("invariants", "starts"):
-        monkeypatch.setattr(f"kedge.sim.{module}.LAG_S", 2 * HOUR_S)
+    for module in (lifecycle_invariants, process_starts):
+        monkeypatch.setattr(module, "LAG_S", 2 * HOUR_S)
     blind = replace(LIMITS, relist_every_s=1e6, watch_probe_s=1e6, watch_silence_s=1e6, resync_every_s=1e6)
     outcome = run(lambda sim: an_hour_late(sim, blind, for_s=1.5 * HOUR_S), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2000:]}"

@@ -16,6 +16,7 @@ from tests.kit.late_watches import HOUR_S, Delay, LateTransport
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.sim.cluster import API, RemoteTransport
+from kedge.sim.judges import lifecycle_invariants, process_starts
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 from kedge.sim.standard import LIMITS, JudgedCluster, Size, service, workload
 
@@ -121,8 +122,8 @@ def is_behind(world: JudgedCluster) -> bool:
 
 def judge(seeds: range, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run every seed without a violation. Returns how often a cache was seen to be behind."""
-    for module in ("invariants", "starts"):  # the delay that invariants allow a component
-        monkeypatch.setattr(f"kedge.sim.{module}.LAG_S", 3 * HOUR_S)
+    for module in (lifecycle_invariants, process_starts):  # the delay that invariants allow a component
+        monkeypatch.setattr(module, "LAG_S", 3 * HOUR_S)
     done = behind = 0
     for seed in seeds:
         outcome = run(lambda sim: an_hour_behind(sim, limits), seed, faults=NO_FAULTS)

@@ -176,8 +176,13 @@ def shown(cluster_state: ClusterState) -> dict[str, Any]:
         for uid in snapshot.claims_on(name):
             claim = snapshot.claim(uid)
             assert claim is not None
-            wants = claim.request.wants
-            request = (dict(wants.requests), wants.ports, dict(claim.request.labels), claim.request.workload)
+            requirements = claim.request.requirements
+            request = (
+                dict(requirements.requests),
+                requirements.ports,
+                dict(claim.request.labels),
+                claim.request.workload,
+            )
             claims[uid] = (claim.node, claim.request.namespace, request, claim.request.terminating)
     return {
         "nodes": {
@@ -290,7 +295,7 @@ async def test_a_pod_that_a_read_finds_elsewhere_is_counted_there_until_the_cach
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
     harness.wire.deaf = True
     written = await harness.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
-    cluster_state.found(assumption, written.object)
+    cluster_state.settle(assumption, written.object)
     assert (cluster_state.snapshot.claims_on(assumed), cluster_state.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
     assert cluster_state.local_state(0).assumed[web.uid][:2] == (elsewhere, written.object.revision)
     harness.wire.binds_held = harness.wire.deaf = False

@@ -37,7 +37,7 @@ class TierFilter(NodeFilter):
 
     @classmethod
     def for_shape(cls, context):
-        return (cls(context.snapshot),) if context.shape.wants.requests.get("cpu", 0) > 500 else ()
+        return (cls(context.snapshot),) if context.shape.requirements.requests.get("cpu", 0) > 500 else ()
 
     def mask(self, rows):
         column = self._snapshot.column("tier")

@@ -318,9 +318,9 @@ ONE_NODE = {
     "selector and affinity must both hold": (
         SIZES, pod(nodeSelector={"size": "5"}, affinity=on_nodes([("size", "In", ["6"])])), set(),
     ),
-    "Equal wants key and value": (tainted(value="v"), tolerating(key="k", value="v"), {"n"}),
+    "Equal compares key and value": (tainted(value="v"), tolerating(key="k", value="v"), {"n"}),
     "another value is not tolerated": (tainted(value="v"), tolerating(key="k", value="w"), set()),
-    "Exists wants the key alone": (tainted(value="v"), tolerating(key="k", operator="Exists"), {"n"}),
+    "Exists compares the key alone": (tainted(value="v"), tolerating(key="k", operator="Exists"), {"n"}),
     "Exists without a key tolerates all": (tainted(value="v"), tolerating(operator="Exists"), {"n"}),
     "an effect narrows": (tainted(), tolerating(key="k", operator="Exists", effect="NoExecute"), set()),
     "NoExecute keeps out too": (tainted(effect="NoExecute"), pod(), set()),

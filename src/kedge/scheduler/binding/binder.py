@@ -149,7 +149,7 @@ class Binder:
             error = failed
         if written is not None:
             self.bound += 1
-            self._cluster_state.made(assumption, written.revision)
+            self._cluster_state.bind_committed(assumption, written.revision)
             self._queue.done(queued)
             self.refusals.forget(uid)
             self._event_recorder.forget(uid)
@@ -183,7 +183,7 @@ class Binder:
             self._queue.failed(queued)  # another member of its gang was refused
             return
         if isinstance(error, Refused) and about is not None and about.kind == NODE_ALLOCATION_KIND:
-            self._cluster_state.unreleased.doubt(assumption.node, error.revision)
+            self._cluster_state.unreleased.ledger_refused(assumption.node, error.revision)
         gone = self._queue.get(assumption.uid) is None  # its refusals would never be forgotten
         if isinstance(error, Refused) and not gone and self.refusals.record(assumption.uid, assumption.node, error):
             limits = self._env.limits
@@ -204,7 +204,7 @@ class Binder:
                 failures += 1
                 await asyncio.sleep(backoff.pause_s(failures, self._env.random))
                 continue
-            self._cluster_state.found(assumption, found)
+            self._cluster_state.settle(assumption, found)
             return
 
     def _cache_reached(self, about: Key, revision: Revision) -> bool:

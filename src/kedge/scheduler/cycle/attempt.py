@@ -123,7 +123,7 @@ class SchedulingCycle:
             return
         decision = self._decide(queued, view, record)
         if decision.node is None:
-            self._no_node(queued, view, decision, fence, record, nomination)
+            self._handle_no_node(queued, view, decision, fence, record, nomination)
             return
         if self._attempts.will_be_kept(record):  # only now: the snapshot changes below
             self._attempts.explained(record, explain(self._cluster_state.snapshot, decision))
@@ -152,7 +152,7 @@ class SchedulingCycle:
         self._attempts.decided(record, decision)
         return decision
 
-    def _no_node(
+    def _handle_no_node(
         self,
         queued: QueuedPod,
         view: PodView,
@@ -165,11 +165,11 @@ class SchedulingCycle:
         kept = (
             nomination is not None
             and may_be_kept(nomination, explanation)
-            and self._cluster_state.nominated.is_being_made(nomination)
+            and self._cluster_state.nominated.waits_for_victims(nomination)
         )
         plan, more = None, NOTHING
         if not kept and view.spec.preemption_policy != "Never":
-            plan, more = self._plan_room(queued, decision, explanation)
+            plan, more = self._plan_preemption(queued, decision, explanation)
         unblocked_by = self._unschedulable(queued, decision, explanation, fence, record, more)
         if nomination is not None and kept:
             self._cluster_state.nominated.put(queued.uid, nomination)  # its victims are still terminating
@@ -179,13 +179,13 @@ class SchedulingCycle:
             if plan is not None:
                 made = Nomination(plan.node, decision.request, queued.priority, plan.awaited)
                 self._cluster_state.nominated.put(queued.uid, made)
-                self._binder.start(self._make_room, queued.pod, plan, made, fence, record.id)
+                self._binder.start(self._preempt, queued.pod, plan, made, fence, record.id)
                 self._attempts.nominated(record, plan.node, plan.victims)
         if view.status.nominated_node_name and queued.uid not in self._cluster_state.nominated:
             self._event_recorder.clear_nomination(queued.pod, decision=record.id, fence=fence)
         self._attempts.end(record, helped_by=event_names(unblocked_by))
 
-    def _plan_room(
+    def _plan_preemption(
         self, queued: QueuedPod, decision: NodeDecision, explanation: Explanation
     ) -> tuple[Preemption | None, ClusterEvent]:
         """A preemption plan; and, without one, the event that may make it possible."""
@@ -268,7 +268,7 @@ class SchedulingCycle:
 
     # -- preemption --------------------------------------------------------------------------------
 
-    async def _make_room(self, pod: Object, plan: Preemption, made: Nomination, fence: Fence, decision: str) -> None:
+    async def _preempt(self, pod: Object, plan: Preemption, made: Nomination, fence: Fence, decision: str) -> None:
         """Nominate the pod and evict its victims. If an eviction is rejected, drop the nomination."""
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
@@ -323,7 +323,7 @@ class SchedulingCycle:
 
     def _size(self, member: QueuedPod) -> tuple[int, int]:
         """The largest member chooses first: small ones fit into the rest more often than the other way round."""
-        requests = self._cluster_state.policies.request_of(member.pod.as_view(PodView)).wants.requests
+        requests = self._cluster_state.policies.request_of(member.pod.as_view(PodView)).requirements.requests
         return requests.get(CPU, 0), requests.get(MEMORY, 0)
 
     def _gang_does_not_fit(

@@ -58,7 +58,7 @@ def decide(
     tenant's zone quotas leave.
     """
     request = pod if isinstance(pod, PodRequest) else request_of(pod)
-    blocked = blocked_zones(request.wants.requests, room) if room else ()
+    blocked = blocked_zones(request.requirements.requests, room) if room else ()
     inputs = AttemptInputs(blocked, frozenset(excluded)) if blocked or excluded else NO_INPUTS
     state = state_of(snapshot, request, settings, inputs)
     row, score = state.best.take(state.totals, draw), state.best.total

@@ -111,7 +111,7 @@ def _candidates(snapshot: Snapshot, state: ShapeState, decision: NodeDecision, e
         resolvable[code] = blocker.preemptible
     # A filter that evictions cannot help may fail behind one that they can.
     open_: Bools = resolvable[codes] & state.open_rows()[order]
-    for resource, amount in decision.request.wants.requests.items():
+    for resource, amount in decision.request.requirements.requests.items():
         if amount > 0:
             column = snapshot.resources.get(resource)
             if column is None:
@@ -129,11 +129,15 @@ class _ResourceTrial:
     def __init__(self, snapshot: Snapshot, node: NodeRow, request: PodRequest) -> None:
         self._snapshot = snapshot
         self._node = node
-        self._wants = request.wants
+        self._requirements = request.requirements
         offered, columns = node.offered or {}, snapshot.resources
-        self._free = {r: offered.get(r, 0) - node.claimed.get(columns.get(r, -1), 0) for r in request.wants.requests}
+        self._free = {
+            r: offered.get(r, 0) - node.claimed.get(columns.get(r, -1), 0) for r in request.requirements.requests
+        }
         claims = (snapshot.claim(uid) for uid in node.claims)
-        self._ports = Counter(port for claim in claims if claim is not None for port in claim.request.wants.ports)
+        self._ports = Counter(
+            port for claim in claims if claim is not None for port in claim.request.requirements.ports
+        )
 
     def take_off(self, uid: str) -> None:
         self._move(uid, 1)
@@ -149,15 +153,15 @@ class _ResourceTrial:
         if claim is None or claim.node != self._node.name:
             return
         for resource in self._free:
-            self._free[resource] += sign * claim.request.wants.requests.get(resource, 0)
-        for port in claim.request.wants.ports:
+            self._free[resource] += sign * claim.request.requirements.requests.get(resource, 0)
+        for port in claim.request.requirements.ports:
             self._ports[port] -= sign
 
     def fits(self) -> bool:
-        if any(amount > 0 and amount > self._free[r] for r, amount in self._wants.requests.items()):
+        if any(amount > 0 and amount > self._free[r] for r, amount in self._requirements.requests.items()):
             return False
         taken = [port for port, count in self._ports.items() if count > 0]
-        return not any(port.clashes(each) for port in self._wants.ports for each in taken)
+        return not any(port.clashes(each) for port in self._requirements.ports for each in taken)
 
 
 class _SnapshotTrial:

@@ -30,7 +30,7 @@ class QueueingHints:
                 return False
             offered, columns = row.offered or {}, self._snapshot.resources
             kept = [
-                each.request.wants.requests
+                each.request.requirements.requests
                 for _, each in (self._nominated.on(node) if self._nominated else ())
                 if each.priority < queued.priority
             ]
@@ -43,7 +43,7 @@ class QueueingHints:
 
         return hint
 
-    def could_go_to(self, node: NodeView) -> QueueingHint:
+    def could_fit_on(self, node: NodeView) -> QueueingHint:
         """Whether a node is schedulable and, if empty, has enough resources for a pod."""
         if node.spec.unschedulable or node.terminating:
             return lambda _: False
@@ -59,7 +59,7 @@ class QueueingHints:
         return hint
 
     def _asked(self, queued: QueuedPod) -> Units:
-        return self._policies.request_of(queued.pod.as_view(PodView)).wants.requests
+        return self._policies.request_of(queued.pod.as_view(PodView)).requirements.requests
 
 
 def of_tenant(tenant: str) -> QueueingHint:

@@ -66,7 +66,7 @@ class Assumptions:
     def requests_in(self, tenant: str, zone: str, seen: Revision) -> list[Units]:
         """The requests of a tenant's pods in a zone that a quota at revision `seen` does not count yet."""
         return [
-            each.request.wants.requests
+            each.request.requirements.requests
             for each in self._assumed.values()
             if each.key.namespace == tenant and each.zone == zone and (not each.revision or each.revision > seen)
         ]

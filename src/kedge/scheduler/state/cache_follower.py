@@ -95,7 +95,7 @@ class CacheFollower:
         if self._state.snapshot.put_node(change.new.as_view(NodeView), change.new.revision):
             what = ClusterEvent.NODE | ClusterEvent.ROOM
             why = "a node came" if change.type is ChangeType.ADDED else "a node changed"
-            hint = self._state.hints.could_go_to(change.new.as_view(NodeView))
+            hint = self._state.hints.could_fit_on(change.new.as_view(NodeView))
             self._queue.notify(what, why, hint, always=ClusterEvent.TOPOLOGY)
             self._state.wake_nominees(change.key.name)
 

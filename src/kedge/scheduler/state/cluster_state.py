@@ -93,7 +93,10 @@ class ClusterState:
             {uid: each.node for uid, each in self.nominated.places.items() if each.priority >= priority},
             {
                 uid: UnreleasedClaim(
-                    claim.node, claim.request.namespace, dict(claim.request.wants.requests), claim.request.wants.ports
+                    claim.node,
+                    claim.request.namespace,
+                    dict(claim.request.requirements.requests),
+                    claim.request.requirements.ports,
                 )
                 for uid, claim in self.unreleased
             },
@@ -113,7 +116,7 @@ class ClusterState:
         self.snapshot.add_claim(uid, node, request)
         return made
 
-    def made(self, assumption: Assumption, revision: Revision) -> None:
+    def bind_committed(self, assumption: Assumption, revision: Revision) -> None:
         """Its bind was committed at `revision`: the cache will show it."""
         assumption.revision = revision
         if assumption.uid in self.assumed:  # the cache may have shown it already
@@ -121,7 +124,7 @@ class ClusterState:
             self._notify_quota(assumption)
         self._queue.notify(ClusterEvent.POD_PLACED, "a pod was placed or changed")
 
-    def found(self, assumption: Assumption, pod: Object | None) -> None:
+    def settle(self, assumption: Assumption, pod: Object | None) -> None:
         """A read of an assumed pod. If it is bound, count it on that node until the cache shows it too."""
         node = pod.as_view(PodView).spec.node_name if pod is not None and pod.uid == assumption.uid else ""
         if pod is None or not node:
@@ -330,7 +333,7 @@ class ClusterState:
     def notify_room(self, node: str, why: str, *, always: ClusterEvent = NOTHING) -> None:
         """A node has more free resources: wake the pods that they are enough for, and the nominated pods."""
         for uid, nomination in self.nominated.on(node) if self.nominated else ():
-            if not self.nominated.is_being_made(nomination):
+            if not self.nominated.waits_for_victims(nomination):
                 self._queue.wake(uid, "room was made for it")
         self._queue.notify(ClusterEvent.ROOM, why, self.hints.room_on(node), always=always)
 

@@ -66,7 +66,7 @@ class Nominations:
     def on(self, node: str) -> list[tuple[str, Nomination]]:
         return [(uid, each) for uid, each in self._places.items() if each.node == node]
 
-    def is_being_made(self, nomination: Nomination) -> bool:
+    def waits_for_victims(self, nomination: Nomination) -> bool:
         """Whether a pod that must leave is still counted on the node."""
         claims = (self._snapshot.claim(uid) for uid in nomination.awaited)
         return any(claim is not None and claim.node == nomination.node for claim in claims)

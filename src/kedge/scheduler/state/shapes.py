@@ -143,7 +143,7 @@ def with_label_keys(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wants:
+class PodRequirements:
     """The parts of a pod's spec that decide. Equal specs share one object, so it is compared by identity."""
 
     requests: Units
@@ -165,7 +165,7 @@ class Wants:
 class PodRequest(NamedTuple):
     """The part of one pod that decides its placement."""
 
-    wants: Wants
+    requirements: PodRequirements
     namespace: str
     labels: Labels
     workload: str
@@ -182,7 +182,7 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
     if workload is None:
         owner = controller_of(metadata) if metadata.owner_references else None
         workload = owner.uid if owner is not None else ""
-    wants = _wants(
+    requirements = _requirements(
         tuple([(c.resources.requests, c.ports) for c in spec.containers]),
         tuple([(c.resources.requests, c.ports, c.restart_policy) for c in spec.init_containers]),
         spec.overhead or None,
@@ -193,7 +193,7 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
         spec.topology_spread_constraints,
     )
     labels = metadata.labels or NO_LABELS
-    return PodRequest(wants, metadata.namespace, labels, workload, metadata.deletion_timestamp is not None)
+    return PodRequest(requirements, metadata.namespace, labels, workload, metadata.deletion_timestamp is not None)
 
 
 class RequestMemo:
@@ -228,7 +228,7 @@ def _same_request(one: PodView, other: PodView) -> bool:
 
 def bare_request(namespace: str, requests: Units, ports: tuple[HostPort, ...]) -> PodRequest:
     """The request of a claim whose pod is gone: it holds its room, and no rule about pods matches it."""
-    wants = Wants(
+    requirements = PodRequirements(
         requests=requests,
         scored=(requests.get(CPU, 0), requests.get(MEMORY, 0)),
         ports=ports,
@@ -241,11 +241,11 @@ def bare_request(namespace: str, requests: Units, ports: tuple[HostPort, ...]) -
         spread=(),
         label_keys=frozenset(),
     )
-    return PodRequest(wants, namespace, NO_LABELS, "", terminating=True)
+    return PodRequest(requirements, namespace, NO_LABELS, "", terminating=True)
 
 
 @lru_cache(maxsize=8192)
-def _wants(
+def _requirements(
     containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...]], ...],
     init_containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...], str], ...],
     overhead: ResourceList | None,
@@ -254,7 +254,7 @@ def _wants(
     affinity: Affinity | None,
     tolerations: tuple[Toleration, ...],
     spread: tuple[TopologySpreadConstraint, ...],
-) -> Wants:
+) -> PodRequirements:
     pod = PodView(
         spec=PodSpec(
             containers=tuple(Container(resources=_asking(r), ports=p) for r, p in containers),
@@ -269,7 +269,7 @@ def _wants(
     on_pods = affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
     required = on_nodes.required_during_scheduling_ignored_during_execution if on_nodes is not None else None
     preferred = on_nodes.preferred_during_scheduling_ignored_during_execution if on_nodes is not None else ()
-    return Wants(
+    return PodRequirements(
         requests=pod_requests(pod),
         scored=(scored.get(CPU, 0), scored.get(MEMORY, 0)),
         ports=host_ports(pod),
@@ -344,7 +344,7 @@ class Spread:
 class ShapeKey(NamedTuple):
     """Identifies a shape."""
 
-    wants: Wants
+    requirements: PodRequirements
     namespace: str
     labels: Labels
     workload: str
@@ -361,28 +361,28 @@ class PodShape:
     spread_preferred: tuple[Spread, ...]
 
     @property
-    def wants(self) -> Wants:
-        return self.key.wants
+    def requirements(self) -> PodRequirements:
+        return self.key.requirements
 
 
 def shape_key(request: PodRequest, settings: Settings, mentioned: Mapping[str, int] | frozenset[str]) -> ShapeKey:
     """The shape of a request. `mentioned` are the label keys in rules of placed pods."""
-    wants, labels = request.wants, request.labels
-    if mentioned or wants.label_keys:
-        seen = {k: v for k, v in labels.items() if k in mentioned or k in wants.label_keys}
+    requirements, labels = request.requirements, request.labels
+    if mentioned or requirements.label_keys:
+        seen = {k: v for k, v in labels.items() if k in mentioned or k in requirements.label_keys}
         projected = Labels(seen) if len(seen) < len(labels) else labels
     else:
         projected = NO_LABELS
     workload = request.workload if settings.zone_skew_max is not None else ""
-    return ShapeKey(wants, request.namespace, projected, workload, settings)
+    return ShapeKey(requirements, request.namespace, projected, workload, settings)
 
 
 def compile_shape(key: ShapeKey) -> PodShape:
-    wants, labels = key.wants, key.labels
-    constraints = [(c, _spread(c, labels)) for c in wants.spread]
+    requirements, labels = key.requirements, key.labels
+    constraints = [(c, _spread(c, labels)) for c in requirements.spread]
     return PodShape(
         key=key,
-        terms=pod_terms(wants.affinity, key.namespace, labels),
+        terms=pod_terms(requirements.affinity, key.namespace, labels),
         spread_required=tuple(s for c, s in constraints if c.when_unsatisfiable == "DoNotSchedule"),
         spread_preferred=tuple(s for c, s in constraints if c.when_unsatisfiable == "ScheduleAnyway"),
     )

@@ -318,13 +318,13 @@ class Snapshot:
         return True
 
     def _charge(self, node: NodeRow, request: PodRequest, sign: int) -> None:
-        claimed, scored, wants = node.claimed, node.scored, request.wants
-        for resource, amount in wants.requests.items():
+        claimed, scored, requirements = node.claimed, node.scored, request.requirements
+        for resource, amount in requirements.requests.items():
             column = self.resources.get(resource)
             if column is None:
                 column = self._new_resource(resource)
             claimed[column] = claimed.get(column, 0) + sign * amount
-        cpu, memory = wants.scored
+        cpu, memory = requirements.scored
         scored[0] += sign * cpu
         scored[1] += sign * memory
         self._unwritten[node.row] = None

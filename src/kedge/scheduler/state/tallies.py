@@ -35,13 +35,15 @@ class CountedPods:
     __slots__ = ("labels", "namespace", "ports", "rows", "tallies", "terminating", "terms", "workload")
 
     def __init__(self, request: PodRequest) -> None:
-        wants = request.wants
+        requirements = request.requirements
         self.namespace = request.namespace
         self.labels = request.labels
         self.workload = request.workload
         self.terminating = request.terminating
-        self.ports = wants.ports
-        self.terms = pod_terms(wants.affinity, request.namespace, request.labels) if wants.affinity else NO_TERMS
+        self.ports = requirements.ports
+        self.terms = (
+            pod_terms(requirements.affinity, request.namespace, request.labels) if requirements.affinity else NO_TERMS
+        )
         self.rows: dict[int, int] = {}
         self.tallies: list[tuple[PodTally, int]] = []
         """The tallies that count this class, with the weight of one pod in each."""
@@ -203,8 +205,8 @@ class Tallies:
         return found
 
     def _class_of(self, request: PodRequest) -> CountedPods:
-        wants = request.wants
-        key = request if wants.affinity is not None or wants.ports else request[1:]
+        requirements = request.requirements
+        key = request if requirements.affinity is not None or requirements.ports else request[1:]
         found = self._classes.get(key)
         if found is None:
             found = self._classes[key] = CountedPods(request)
@@ -232,8 +234,8 @@ class Tallies:
         if pods.rows:
             return
         self._last = None
-        wants = request.wants
-        del self._classes[request if wants.affinity is not None or wants.ports else request[1:]]
+        requirements = request.requirements
+        del self._classes[request if requirements.affinity is not None or requirements.ports else request[1:]]
         for tally, _ in pods.tallies:
             tally.weighing -= 1
 

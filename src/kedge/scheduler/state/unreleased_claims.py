@@ -35,7 +35,7 @@ class UnreleasedClaims:
         """Removes a claim, and notifies the queue."""
         self._claims: dict[str, dict[str, Revision]] = {}
         """By node and pod uid: the ledger holds the claim, or may hold it until its cache reaches the revision."""
-        self._doubted: dict[str, Revision] = {}
+        self._refused_by: dict[str, Revision] = {}
         """By node: the revision of its ledger that refused a bind. It holds claims that are not counted here."""
 
     def __iter__(self) -> Iterator[tuple[str, SnapshotClaim]]:
@@ -55,8 +55,10 @@ class UnreleasedClaims:
         if uid not in self._held(node) and self._known_to(node) >= revision:
             return False
         self._claims.setdefault(node, {})[uid] = revision
-        wants = claim.request.wants
-        self._snapshot.add_claim(uid, node, bare_request(claim.request.namespace, wants.requests, wants.ports))
+        requirements = claim.request.requirements
+        self._snapshot.add_claim(
+            uid, node, bare_request(claim.request.namespace, requirements.requests, requirements.ports)
+        )
         return True
 
     def forget(self, uid: str, node: str) -> None:
@@ -70,7 +72,7 @@ class UnreleasedClaims:
     def ledger_changed(self, node: str, revision: Revision) -> None:
         if node in self._claims:
             self.review(node)
-        doubted = self._doubted.get(node)
+        doubted = self._refused_by.get(node)
         if doubted is not None and revision >= doubted:
             self.adopt(node)
 
@@ -86,17 +88,17 @@ class UnreleasedClaims:
         for node in tuple(self._claims):
             self.review(node)
 
-    def doubt(self, node: str, revision: Revision) -> None:
+    def ledger_refused(self, node: str, revision: Revision) -> None:
         """A revision of a node's ledger refused a bind: once the cache shows it, count what it holds."""
         found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
         if found is not None and found.revision >= revision:
             self.adopt(node)
         else:
-            self._doubted[node] = max(revision, self._doubted.get(node, NO_REVISION))
+            self._refused_by[node] = max(revision, self._refused_by.get(node, NO_REVISION))
 
     def adopt(self, node: str) -> None:
         """Count the claims of a node's ledger whose pods are not counted: they are gone, or not in a cache yet."""
-        self._doubted.pop(node, None)
+        self._refused_by.pop(node, None)
         for uid, entry in self._held(node).items():
             counted = self._snapshot.claim(uid)
             if counted is None:

@@ -25,7 +25,7 @@ class HostPortFilter(ClaimFilter):
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
-        ports = context.shape.wants.ports
+        ports = context.shape.requirements.ports
         return (cls(context.use_tally(PortConflictRule(ports))),) if ports else ()
 
     def mask(self, rows: Rows) -> Bools:

@@ -42,7 +42,7 @@ class CordonFilter(_FlagFilter):
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
-        return () if is_tolerated(_CORDON, context.shape.wants.tolerations) else (cls(context.snapshot),)
+        return () if is_tolerated(_CORDON, context.shape.requirements.tolerations) else (cls(context.snapshot),)
 
     def mask(self, rows: Rows) -> Bools:
         return ~self._snapshot.cordoned[rows]

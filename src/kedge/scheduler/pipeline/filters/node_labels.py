@@ -15,7 +15,7 @@ from kedge.placement.reasons import Reason
 from kedge.scheduler.pipeline.plugin import NodeFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import EVERY, Bools, Rows
-from kedge.scheduler.state.shapes import Wants
+from kedge.scheduler.state.shapes import PodRequirements
 from kedge.scheduler.state.snapshot import NAME, Snapshot
 
 _FIELD = "metadata.name"
@@ -24,9 +24,9 @@ _FIELD = "metadata.name"
 class _LabelFilter(NodeFilter):
     unblocked_by = ClusterEvent.NODE
 
-    def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
+    def __init__(self, snapshot: Snapshot, requirements: PodRequirements) -> None:
         self._snapshot = snapshot
-        self._wants = wants
+        self._requirements = requirements
 
 
 class NodeNameFilter(_LabelFilter):
@@ -35,12 +35,12 @@ class NodeNameFilter(_LabelFilter):
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
-        wants = context.shape.wants
-        return (cls(context.snapshot, wants),) if wants.node_name else ()
+        requirements = context.shape.requirements
+        return (cls(context.snapshot, requirements),) if requirements.node_name else ()
 
     def mask(self, rows: Rows) -> Bools:
         names = self._snapshot.column(NAME)
-        named: Bools = names.ids[rows] == names.find(self._wants.node_name)
+        named: Bools = names.ids[rows] == names.find(self._requirements.node_name)
         return named
 
 
@@ -50,11 +50,11 @@ class NodeSelectorFilter(_LabelFilter):
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
-        wants = context.shape.wants
-        return (cls(context.snapshot, wants),) if wants.selector else ()
+        requirements = context.shape.requirements
+        return (cls(context.snapshot, requirements),) if requirements.selector else ()
 
     def mask(self, rows: Rows) -> Bools:
-        return has_labels(self._snapshot, self._wants, rows)
+        return has_labels(self._snapshot, self._requirements, rows)
 
 
 class NodeAffinityFilter(_LabelFilter):
@@ -63,25 +63,25 @@ class NodeAffinityFilter(_LabelFilter):
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
-        wants = context.shape.wants
-        return (cls(context.snapshot, wants),) if wants.required is not None else ()
+        requirements = context.shape.requirements
+        return (cls(context.snapshot, requirements),) if requirements.required is not None else ()
 
     def mask(self, rows: Rows) -> Bools:
-        terms = self._wants.required.terms if self._wants.required is not None else ()
+        terms = self._requirements.required.terms if self._requirements.required is not None else ()
         return meets_any(self._snapshot, terms, rows)
 
 
-def selected(snapshot: Snapshot, wants: Wants, rows: Rows = EVERY) -> Bools:
+def selected(snapshot: Snapshot, requirements: PodRequirements, rows: Rows = EVERY) -> Bools:
     """The rows that the pod's node selector and required node affinity admit."""
-    admitted = has_labels(snapshot, wants, rows)
-    if wants.required is not None:
-        admitted &= meets_any(snapshot, wants.required.terms, rows)
+    admitted = has_labels(snapshot, requirements, rows)
+    if requirements.required is not None:
+        admitted &= meets_any(snapshot, requirements.required.terms, rows)
     return admitted
 
 
-def has_labels(snapshot: Snapshot, wants: Wants, rows: Rows) -> Bools:
+def has_labels(snapshot: Snapshot, requirements: PodRequirements, rows: Rows) -> Bools:
     found = np.ones(len(snapshot.exists[rows]), np.bool_)
-    for key, value in wants.selector:
+    for key, value in requirements.selector:
         column = snapshot.column(key)
         found &= column.ids[rows] == column.find(value)
     return found

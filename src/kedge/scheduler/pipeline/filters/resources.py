@@ -14,7 +14,7 @@ from kedge.placement.reasons import Reason
 from kedge.scheduler.pipeline.plugin import Blocker, ClaimFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import EVERY, Bools, Rows
-from kedge.scheduler.state.shapes import Wants
+from kedge.scheduler.state.shapes import PodRequirements
 from kedge.scheduler.state.snapshot import AMOUNT_MAX, NodeRow, Snapshot
 
 
@@ -25,13 +25,13 @@ class ResourceFilter(ClaimFilter):
     preemptible = True
     by_requests = True
 
-    def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
+    def __init__(self, snapshot: Snapshot, requirements: PodRequirements) -> None:
         self._snapshot = snapshot
-        self._amounts = tuple((resource, amount) for resource, amount in wants.requests.items() if amount > 0)
+        self._amounts = tuple((resource, amount) for resource, amount in requirements.requests.items() if amount > 0)
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
-        return (cls(context.snapshot, context.shape.wants),)
+        return (cls(context.snapshot, context.shape.requirements),)
 
     def mask(self, rows: Rows) -> Bools:
         fitting = np.ones(len(self._snapshot.exists[rows]), np.bool_)

@@ -32,7 +32,7 @@ class TaintFilter(NodeFilter):
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
-        return (cls(context.snapshot, context.shape.wants.tolerations),)
+        return (cls(context.snapshot, context.shape.requirements.tolerations),)
 
     def mask(self, rows: Rows) -> Bools:
         return tolerated(self._snapshot, self._tolerations, rows)

@@ -18,7 +18,7 @@ from kedge.scheduler.pipeline.plugin import PodFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import ABSENT, EVERY, Bools, Ints, as_rows
 from kedge.scheduler.state.domains import DomainCounts
-from kedge.scheduler.state.shapes import Spread, Wants
+from kedge.scheduler.state.shapes import PodRequirements, Spread
 from kedge.scheduler.state.snapshot import Snapshot
 from kedge.scheduler.state.tallies import PodTally, SelectorRule
 
@@ -175,17 +175,17 @@ class TopologySpreadFilter(SkewFilter):
             yield cls(context, constraint)
 
     def counted_rows(self) -> Bools:
-        rows = rows_included(self._snapshot, self._shape.wants, self._constraint)
+        rows = rows_included(self._snapshot, self._shape.requirements, self._constraint)
         for constraint in self._shape.spread_required:
             rows &= self._snapshot.column(constraint.topology_key).ids != ABSENT
         return rows
 
 
-def rows_included(snapshot: Snapshot, wants: Wants, constraint: Spread) -> Bools:
+def rows_included(snapshot: Snapshot, requirements: PodRequirements, constraint: Spread) -> Bools:
     """The rows that a constraint's node inclusion policies let count."""
     rows = snapshot.exists.copy()
     if constraint.honor_affinity:
-        rows &= selected(snapshot, wants)
+        rows &= selected(snapshot, requirements)
     if constraint.honor_taints:
-        rows &= tolerated(snapshot, wants.tolerations)
+        rows &= tolerated(snapshot, requirements.tolerations)
     return rows

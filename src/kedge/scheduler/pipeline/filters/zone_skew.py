@@ -34,7 +34,7 @@ class ZoneSkewFilter(SkewFilter):
     def __init__(self, context: ShapeContext, skew_max: int) -> None:
         key = context.shape.key
         self._snapshot = context.snapshot
-        self._wants = context.shape.wants
+        self._requirements = context.shape.requirements
         self._settings = key.settings
         self.detail = f"{key.settings.policy} {key.settings.version} maxZoneSkew"
         tally = context.use_tally(WorkloadRule(key.namespace, key.workload))
@@ -47,8 +47,8 @@ class ZoneSkewFilter(SkewFilter):
             yield cls(context, key.settings.zone_skew_max)
 
     def counted_rows(self) -> Bools:
-        snapshot, wants = self._snapshot, self._wants
-        return self._in_scope() & selected(snapshot, wants) & tolerated(snapshot, wants.tolerations)
+        snapshot, requirements = self._snapshot, self._requirements
+        return self._in_scope() & selected(snapshot, requirements) & tolerated(snapshot, requirements.tolerations)
 
     def free_rows(self) -> Bools:
         return ~self._in_scope()

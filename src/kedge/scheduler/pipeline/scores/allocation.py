@@ -13,7 +13,7 @@ import numpy as np
 from kedge.placement.resources import CPU, MEMORY
 from kedge.scheduler.pipeline.plugin import POINTS_MAX, RowScore, ShapeContext, Weights
 from kedge.scheduler.state.columns import EVERY, Bools, Ints, Rows
-from kedge.scheduler.state.shapes import Wants
+from kedge.scheduler.state.shapes import PodRequirements
 from kedge.scheduler.state.snapshot import SCORED_MAX, NodeRow, Snapshot
 
 LEAST_ALLOCATED = "least-allocated"
@@ -25,22 +25,22 @@ _KNOWN_MAX = 4096
 """Different fillings of nodes whose score a shape remembers."""
 
 
-def allocation_parts(snapshot: Snapshot, wants: Wants, rows: Rows = EVERY) -> dict[str, Ints]:
+def allocation_parts(snapshot: Snapshot, requirements: PodRequirements, rows: Rows = EVERY) -> dict[str, Ints]:
     """Least, most and balanced allocation of CPU and memory on some rows, once the pod is there."""
     offered = snapshot.scored_offered[:, rows]
     divisor = np.maximum(offered, 1)
     resources = np.maximum((offered > 0).sum(0), 1)
-    asked = np.asarray([[min(amount, SCORED_MAX)] for amount in wants.scored], np.int64)
+    asked = np.asarray([[min(amount, SCORED_MAX)] for amount in requirements.scored], np.int64)
     taken = np.minimum(snapshot.scored_claimed[:, rows] + asked, offered)
     most = (taken * POINTS_MAX // divisor).sum(0) // resources
     least = ((offered - taken) * POINTS_MAX // divisor).sum(0) // resources
-    balanced = _balanced(wants, offered, snapshot.claimed[:2, rows])
+    balanced = _balanced(requirements, offered, snapshot.claimed[:2, rows])
     return {LEAST_ALLOCATED: least, MOST_ALLOCATED: most, BALANCED_ALLOCATION: balanced}
 
 
-def _balanced(wants: Wants, offered: Ints, claimed: Ints) -> Ints:
+def _balanced(requirements: PodRequirements, offered: Ints, claimed: Ints) -> Ints:
     """100 when CPU and memory are used equally, 50 when one is full and the other empty."""
-    cpu, memory = wants.requests.get(CPU, 0), wants.requests.get(MEMORY, 0)
+    cpu, memory = requirements.requests.get(CPU, 0), requirements.requests.get(MEMORY, 0)
     if not cpu and not memory:
         return np.zeros(offered.shape[1], np.int64)  # pods without requests would fill one node
     asked = np.asarray([[min(cpu, SCORED_MAX)], [min(memory, SCORED_MAX)]], np.int64)
@@ -57,24 +57,24 @@ class AllocationScore(RowScore):
 
     weights: ClassVar = {LEAST_ALLOCATED: 1, MOST_ALLOCATED: 0, BALANCED_ALLOCATION: 1}
 
-    def __init__(self, snapshot: Snapshot, wants: Wants, weights: Weights) -> None:
+    def __init__(self, snapshot: Snapshot, requirements: PodRequirements, weights: Weights) -> None:
         self._snapshot = snapshot
-        self._wants = wants
+        self._requirements = requirements
         self._weights = weights
         self._asked = tuple(
-            (min(scored, SCORED_MAX), min(wants.requests.get(resource, 0), SCORED_MAX))
-            for scored, resource in zip(wants.scored, (CPU, MEMORY), strict=True)
+            (min(scored, SCORED_MAX), min(requirements.requests.get(resource, 0), SCORED_MAX))
+            for scored, resource in zip(requirements.scored, (CPU, MEMORY), strict=True)
         )
         self._known: dict[tuple[int, int, int, int, int, int], int] = {}
         """By a row's capacity and claims. Nodes and pods come in few sizes."""
 
     @classmethod
     def for_shape(cls, context: ShapeContext, weights: Weights) -> Self:
-        return cls(context.snapshot, context.shape.wants, weights)
+        return cls(context.snapshot, context.shape.requirements, weights)
 
     def all(self) -> Ints:
         total = np.zeros(self._snapshot.capacity, np.int64)
-        for name, points in allocation_parts(self._snapshot, self._wants).items():
+        for name, points in allocation_parts(self._snapshot, self._requirements).items():
             if self._weights[name]:
                 total += self._weights[name] * points
         return total
@@ -95,7 +95,7 @@ class AllocationScore(RowScore):
         return found
 
     def parts(self, rows: Ints, feasible: Bools) -> Mapping[str, Ints]:  # noqa: ARG002
-        return allocation_parts(self._snapshot, self._wants, rows)
+        return allocation_parts(self._snapshot, self._requirements, rows)
 
     def _of(self, offered: tuple[int, ...], scored: tuple[int, ...], claimed: tuple[int, ...]) -> int:
         least = most = resources = 0
@@ -111,7 +111,7 @@ class AllocationScore(RowScore):
             used.append(min(taken + asks_exactly, has) * _FRACTION // has)
         if resources == 2:
             least, most = least // 2, most // 2
-        weights, requests = self._weights, self._wants.requests
+        weights, requests = self._weights, self._requirements.requests
         total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
         if requests.get(CPU, 0) or requests.get(MEMORY, 0):
             apart = abs(used[0] - used[1]) if resources == 2 else 0

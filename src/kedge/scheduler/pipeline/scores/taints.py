@@ -31,7 +31,7 @@ class TaintScore(RelativeScore):
 
     @classmethod
     def for_shape(cls, context: ShapeContext, weights: Weights) -> Self:
-        return cls(context.snapshot, context.shape.wants.tolerations, weights[TAINT_TOLERATION])
+        return cls(context.snapshot, context.shape.requirements.tolerations, weights[TAINT_TOLERATION])
 
     @property
     def active(self) -> bool:

@@ -28,7 +28,7 @@ class TopologySpreadScore(RelativeScore):
     def __init__(self, context: ShapeContext, weight: int) -> None:
         self.weight = weight
         self._snapshot = context.snapshot
-        self._wants = context.shape.wants
+        self._requirements = context.shape.requirements
         self._constraints = context.shape.spread_preferred
         namespace = context.shape.key.namespace
         self._parts = [
@@ -46,7 +46,7 @@ class TopologySpreadScore(RelativeScore):
         for part in self._parts:
             self._keyed &= part.ids != ABSENT
         for constraint, part in zip(self._constraints, self._parts, strict=True):
-            part.rebuild(rows_included(self._snapshot, self._wants, constraint) & self._keyed)
+            part.rebuild(rows_included(self._snapshot, self._requirements, constraint) & self._keyed)
 
     def update(self, rows: list[int]) -> None:
         for part in self._parts:

@@ -56,7 +56,7 @@ TENANTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one controller did, and what it took."""
+    """The work of one controller, and its cost."""
 
     runs: int
     wall_s: float
@@ -66,7 +66,7 @@ class Run:
     collector_s: float = 0.0
     """CPU time of the garbage collector, part of `cpu_s`."""
     survivors: int = 0
-    """Allocations that outlived their use for a moment: the collector runs after so many."""
+    """Allocations that were not freed at once: the collector runs after so many."""
 
     def __add__(self, other: Run) -> Run:
         return Run(
@@ -109,12 +109,12 @@ class CollectorClock:
 
 
 class Counter:
-    """Reads its object and what it owns, and says in the status what it found."""
+    """Reads its object and the pods it owns, and writes their number to the status."""
 
     def __init__(self, *, failing: bool) -> None:
         self._failing = failing
         self._failed: set[Key] = set()
-        self.said = 0
+        self.written = 0
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
@@ -126,7 +126,7 @@ class Counter:
         pods = ctx.owned(POD, owner)
         if owner.view.status.observed_generation != owner.metadata.generation:
             await ctx.write_status(owner, {"replicas": len(pods), "readyReplicas": len(pods)})
-            self.said += 1
+            self.written += 1
         return Action.await_change()
 
 
@@ -153,7 +153,7 @@ async def make_service(env: Env, count: int) -> Service:
 
 
 async def reconciles(count: int, *, recorded: bool, failing: bool, folder: Path) -> Run:
-    """Have a controller look at `count` objects and write the status of each."""
+    """Run a controller that reads `count` objects and writes the status of each."""
     env = system_env(limits=Limits(queue_backoff_s=0.01))
     service = await make_service(env, count)
     client = Client(DirectTransport(service), env, component="counter")
@@ -166,11 +166,11 @@ async def reconciles(count: int, *, recorded: bool, failing: bool, folder: Path)
         ControllerRuntime(client, env, recorder=recorder),
     )
     gc.collect()
-    gc.freeze()  # what was made so far is not looked through again while the clock runs
+    gc.freeze()  # objects made so far are not scanned while the clock runs
     collector = CollectorClock()
     began_s, cpu_s = time.perf_counter(), time.process_time()
     task = asyncio.ensure_future(controller.run())
-    while counter.said < count or len(controller.queue):  # noqa: ASYNC110  a look costs less than a tell
+    while counter.written < count or len(controller.queue):  # noqa: ASYNC110  polling costs less than an event
         await asyncio.sleep(0.002)
     if log is not None:
         log.flush()
@@ -189,7 +189,7 @@ async def reconciles(count: int, *, recorded: bool, failing: bool, folder: Path)
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What recording adds to the CPU time of a run, as a share of it."""
+    """The CPU time that recording adds to a run, as a share of it."""
 
     rounds: tuple[float, ...]
     """One figure a round, in order of size."""
@@ -396,7 +396,7 @@ async def relist(count: int) -> tuple[float, float]:
 
 
 async def cache_bytes(count: int) -> float:
-    """What the cache of one object takes beyond the object's own bytes, with the metadata decoded for two indexes."""
+    """Memory of a cached object beyond its own bytes, with the metadata decoded for two indexes."""
     service, env = await make_pods(count)
     client = Client(AsOverAWire(service), env, component="cache")
     gc.collect()

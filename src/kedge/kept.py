@@ -1,4 +1,4 @@
-"""The kept format: one container for everything that is written down to be read later, as framed sections.
+"""The kept format: one container for everything that is written to be read later, as framed sections.
 
     header   b"kedge kept 1\n"
     section  marker, length of name, codec version, length and checksum of body | name | checksum of these | body
@@ -57,7 +57,7 @@ class Section(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A part of a kept file that cannot be read. What lies before and after it is sound."""
+    """A part of a kept file that cannot be read. The sections before and after it are sound."""
 
     at: int
     """Where it begins, in bytes."""

@@ -336,7 +336,7 @@ def test_a_diverged_replay_reports_the_first_difference(artefact_file: Path) -> 
     again = replay(artefact, target=target, regression=False)
     assert again.verdict is ReplayVerdict.DIVERGED
     assert (
-        "out of step at workload choice 0: the tape has 'objects' of 8, the run draws 'objects wanted'" in again.words
+        "out of step at workload choice 0: the tape has 'objects' of 8, the run draws 'objects wanted'" in again.summary
     )
 
 

@@ -49,7 +49,7 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool,
     if not quiet:
         click.echo(_story(artefact))
         click.echo()
-    click.echo(again.words)
+    click.echo(again.summary)
     if again.drift:
         click.echo(again.drift)
     codes = {

@@ -106,7 +106,7 @@ def _replay(item: pytest.Function, target: SimulationTarget) -> None:
     again = replay(artefact, target=target)
     if again.verdict is not ReplayVerdict.HOLDS:
         item.stash[_PATH] = item.config.getoption("--kedge-replay")
-        raise SimulationFailed(f"{again.words}\n{again.drift}\n{describe_failure(artefact)}")
+        raise SimulationFailed(f"{again.summary}\n{again.drift}\n{describe_failure(artefact)}")
 
 
 # -- targets and files -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The writer that a test kills: it logs decisions, and tells of each batch once it was flushed."""
+"""The writer that a test kills: it logs decisions, and prints a line for each flushed batch."""
 
 from __future__ import annotations
 

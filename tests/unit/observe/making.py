@@ -90,7 +90,7 @@ def decision(name: str = "d-1", steps: Sequence[DecisionStep] = (), **fields: An
 
 
 def full_decision(name: str, *objects: Object) -> Decision:
-    """One with something in every field."""
+    """A decision with a value in every field."""
     return decision(
         name,
         [

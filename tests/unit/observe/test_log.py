@@ -1,4 +1,4 @@
-"""The durable log: what was flushed can be read, whatever happened to the process, and no disk can hurt a caller."""
+"""The durable log: flushed records can be read after any end of the process, and a failing disk harms no caller."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def same(a: Decision, b: Decision) -> bool:
 # -- what is written -------------------------------------------------------------------------------
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_records_read_back_as_they_were_written(tmp_path: Path) -> None:
     written = [full_decision(f"d-{n}", pod("a", 1), pod("b", n)) for n in range(3)]
     log = DecisionLog(tmp_path, make_env())
     for each in written:
@@ -102,7 +102,7 @@ def test_a_version_that_many_decisions_read_is_written_once(tmp_path: Path) -> N
     assert [each.key.name for each in found[-1].reads[0].objects] == [f"web-{n}" for n in range(20)]
 
 
-def test_versions_that_share_a_revision_are_not_taken_for_each_other(tmp_path: Path) -> None:
+def test_versions_that_share_a_revision_are_not_confused(tmp_path: Path) -> None:
     """Dry runs have no revision, and an object's last state may come with that of its removal."""
     log = DecisionLog(tmp_path, make_env())
     one, two = pod("a", 0, text="one"), pod("a", 0, text="two")
@@ -114,7 +114,7 @@ def test_versions_that_share_a_revision_are_not_taken_for_each_other(tmp_path: P
     assert [(each.value, each.origin) for each in found] == [(each.value, each.origin) for each in seen]
 
 
-def test_a_batch_that_grows_too_large_is_written_by_whoever_adds_to_it(tmp_path: Path) -> None:
+def test_a_batch_that_grows_too_large_is_written_by_the_append_that_fills_it(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, make_env(decision_log_pending_bytes_max=5_000))
     for n in range(50):
         log.append(full_decision(f"d-{n}", pod("a", n, text="x" * 500)))
@@ -122,7 +122,7 @@ def test_a_batch_that_grows_too_large_is_written_by_whoever_adds_to_it(tmp_path:
     assert log.statistics().written == 50 - log.statistics().pending == len(ids(tmp_path))
 
 
-def test_another_process_goes_on_in_another_segment(tmp_path: Path) -> None:
+def test_another_process_continues_in_another_segment(tmp_path: Path) -> None:
     for n in range(3):
         log = DecisionLog(tmp_path, make_env())
         log.append(decision(f"d-{n}", [read(pod("a", 1))]))
@@ -193,7 +193,7 @@ def test_segments_of_an_earlier_run_count_towards_the_bound(tmp_path: Path) -> N
     assert ids(tmp_path)[-1] == "d-19"
 
 
-def test_a_record_that_is_too_large_is_kept_without_its_objects_and_says_so(tmp_path: Path) -> None:
+def test_a_record_that_is_too_large_is_kept_without_its_objects_and_counts_them(tmp_path: Path) -> None:
     env = make_env(decision_log_record_bytes_max=10_000)
     log = DecisionLog(tmp_path, env)
     pods = [pod(f"web-{n}", n, text="x" * 500) for n in range(40)]
@@ -216,7 +216,7 @@ def test_a_record_that_is_too_large_is_kept_without_its_objects_and_says_so(tmp_
     assert env.metrics.registry.get_sample_value("kedge_decisions_log_stripped_total") == 1
 
 
-def test_a_record_that_is_too_large_for_its_words_alone_is_lost_and_counted(tmp_path: Path) -> None:
+def test_a_record_that_is_too_large_without_its_objects_is_lost_and_counted(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, make_env(decision_log_record_bytes_max=1_000))
     log.append(decision("large", [call(intent={"data": {"a": "x" * 2_000}})]))
     log.append(decision("small"))
@@ -229,7 +229,7 @@ def test_a_record_that_is_too_large_for_its_words_alone_is_lost_and_counted(tmp_
 # -- what a crash leaves ---------------------------------------------------------------------------
 
 
-def test_a_log_cut_off_anywhere_gives_what_was_whole_before(tmp_path: Path) -> None:
+def test_a_log_cut_off_anywhere_gives_every_whole_record(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path / "whole", make_env())
     written, ends = [], []
     for n in range(4):
@@ -269,7 +269,7 @@ def test_a_damaged_byte_never_gives_another_decision_and_never_raises(tmp_path: 
         assert not any(each.tail for each in skipped)
 
 
-def test_zeroes_that_a_lost_power_left_at_the_end_are_no_records(tmp_path: Path) -> None:
+def test_zeroes_at_the_end_after_a_power_loss_are_no_records(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, make_env())
     log.append(decision("d-1"))
     log.close()
@@ -281,12 +281,12 @@ def test_zeroes_that_a_lost_power_left_at_the_end_are_no_records(tmp_path: Path)
     assert skipped.tail
 
 
-def test_a_log_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_log_is_not_an_empty_log(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="give the directory"):
         next(read_decisions(tmp_path / "elsewhere"))
 
 
-def test_a_file_of_another_sort_is_passed_over(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_skipped(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, make_env())
     log.append(decision("d-1"))
     log.close()
@@ -297,7 +297,7 @@ def test_a_file_of_another_sort_is_passed_over(tmp_path: Path) -> None:
     assert "in the format of an earlier kedge" in str(skipped)
 
 
-def test_a_record_about_a_kind_that_the_reader_does_not_know_is_passed_over_alone(tmp_path: Path) -> None:
+def test_only_records_of_a_kind_that_the_reader_does_not_know_are_skipped(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, make_env())
     log.append(decision("d-1", [read(pod("a", 1))]))
     log.append(decision("d-2"))
@@ -308,7 +308,7 @@ def test_a_record_about_a_kind_that_the_reader_does_not_know_is_passed_over_alon
     assert "'Pod'" in skipped.why
 
 
-def test_what_is_passed_over_is_warned_of_when_nobody_else_is_told(
+def test_skipped_parts_are_logged_when_there_is_no_report_callback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "decisions-0000000001.log").write_bytes(b"something else altogether")
@@ -368,7 +368,7 @@ def test_a_kill_loses_nothing_that_was_flushed(tmp_path: Path, seed: str) -> Non
     assert all(each.tail for each in skipped)
     assert len(list(tmp_path.iterdir())) > 1
 
-    log = DecisionLog(tmp_path, make_env())  # and whoever comes next goes on
+    log = DecisionLog(tmp_path, make_env())  # the next writer continues
     log.append(decision("next"))
     log.close()
     assert ids(tmp_path)[-1] == "next"
@@ -413,7 +413,7 @@ def test_a_full_disk_costs_a_batch_and_nothing_else(tmp_path: Path) -> None:
     assert env.metrics.registry.get_sample_value("kedge_decisions_log_lost_total") == 3
 
 
-def test_a_disk_that_stays_full_gathers_no_empty_segments_and_warns_once(
+def test_a_disk_that_stays_full_leaves_no_empty_segments_and_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = DecisionLog(tmp_path, make_env())
@@ -469,9 +469,7 @@ def test_a_sync_that_fails_is_counted_and_does_not_stop_the_log(
     assert env.metrics.registry.get_sample_value("kedge_decisions_log_errors_total", {"what": "sync"}) == 1
 
 
-def test_a_filesystem_that_cannot_sync_at_all_still_has_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filesystem_that_cannot_sync_still_has_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
@@ -503,7 +501,7 @@ def test_a_segment_that_cannot_be_removed_does_not_stop_the_log(
     assert "cannot be removed" in log.statistics().last_error
 
 
-def test_a_record_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
+def test_only_a_record_that_cannot_be_encoded_is_lost(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, make_env())
     seen = pod("a", 1)
     endless: list[Any] = []

@@ -78,7 +78,7 @@ def test_a_logged_decision_can_be_run_again_from_the_log_alone(tmp_path: Path) -
     asyncio.run(recheck_all(found, work))
 
 
-def test_a_reconciler_that_decides_otherwise_today_is_told_so(tmp_path: Path) -> None:
+def test_a_reconciler_that_decides_differently_now_raises_replay_diverged(tmp_path: Path) -> None:
     async def changed(ctx: Context, key: Key) -> Action:
         ctx.get(key)
         return Action.requeue(delay_s=5)
@@ -87,7 +87,7 @@ def test_a_reconciler_that_decides_otherwise_today_is_told_so(tmp_path: Path) ->
         asyncio.run(recheck_all(logged(tmp_path, decided()), changed))
 
 
-def test_a_record_that_was_too_large_for_its_objects_says_that_it_cannot_be_run_again(tmp_path: Path) -> None:
+def test_a_record_without_its_objects_cannot_be_rechecked(tmp_path: Path) -> None:
     found = logged(tmp_path, decided(), record_bytes_max=1_400)
     stripped = [each for each in found if each.objects_dropped]
     assert stripped

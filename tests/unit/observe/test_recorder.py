@@ -1,4 +1,4 @@
-"""What becomes of a decision once it has ended."""
+"""Decisions after their end: counted, kept, indexed by the versions they wrote."""
 
 from __future__ import annotations
 
@@ -81,21 +81,21 @@ def test_a_json_patch_is_counted_by_the_fields_it_names() -> None:
     ) == {"spec.replicas": 1, "metadata.labels": 1, "data": 1, "*": 1}
 
 
-def test_names_that_users_choose_are_no_fields() -> None:
+def test_names_chosen_by_users_are_no_fields() -> None:
     assert fields_of({"data": {f"key-{n}": "" for n in range(50)}}) == {"data": 1}
 
 
-def test_what_a_patch_is_conditional_on_is_no_field_that_it_writes() -> None:
+def test_preconditions_of_a_patch_are_not_counted_as_fields() -> None:
     conditions = {"uid": "u-1", "resourceVersion": "5", "labels": {}}
     assert fields_of({"metadata": conditions, "spec": {"uid": 1}}) == {"metadata.labels": 1, "spec.uid": 1}
     assert fields_of({"metadata": {"resourceVersion": "5"}}) == {}
 
 
-def test_a_bind_writes_the_node_name_and_not_what_it_was_decided_on() -> None:
+def test_a_bind_writes_the_node_name_and_not_its_inputs() -> None:
     assert fields_of({"node": "a", "decidedOn": {"Pod/default/web-0": 7}}, "bind") == {"spec.nodeName": 1}
 
 
-def test_a_call_that_names_no_object_is_counted_by_the_kind_that_it_asked_for() -> None:
+def test_a_call_without_a_key_is_counted_by_the_kind_of_its_reply_or_body() -> None:
     recorder = Recorder(make_env())
     asked = {"kind": "Pod", "namespace": "default"}
     recorder.take(decision(steps=[call("list", None, asked, outcome="read"), call("list", None, None, outcome="read")]))
@@ -103,12 +103,12 @@ def test_a_call_that_names_no_object_is_counted_by_the_kind_that_it_asked_for() 
 
 
 @pytest.mark.parametrize("verb", ["get", "list", "delete", "evict", "confirm ended"])
-def test_what_concerns_a_whole_object_has_no_fields(verb: str) -> None:
+def test_requests_about_a_whole_object_have_no_fields(verb: str) -> None:
     assert fields_of({"uid": "u-1"}, verb) == {"*": 1}
 
 
 @pytest.mark.parametrize("intent", [None, [], "text", b"bytes"])
-def test_a_write_that_does_not_tell_its_fields_is_counted_as_one_of_the_object(intent: Any) -> None:
+def test_a_write_without_fields_is_counted_for_the_whole_object(intent: Any) -> None:
     assert fields_of(intent) == {"*": 1}
 
 
@@ -118,7 +118,7 @@ def test_a_failed_write_is_counted_too() -> None:
     assert rows(recorder) == {("deployments", "patch", "Deployment.apps", "spec.replicas"): 1}
 
 
-def test_what_finds_no_row_is_counted_in_the_row_other() -> None:
+def test_items_beyond_the_last_row_are_counted_in_the_row_other() -> None:
     env = make_env(decision_rows_max=3)
     recorder = Recorder(env)
     for n in range(20):
@@ -132,10 +132,10 @@ def test_what_finds_no_row_is_counted_in_the_row_other() -> None:
     assert metric(env, "kedge_decisions_other_total") == 77
 
 
-# -- who wrote a version ---------------------------------------------------------------------------
+# -- the writer of a version ------------------------------------------------------------------------
 
 
-def test_the_decision_that_wrote_a_version_is_known() -> None:
+def test_the_decision_that_wrote_a_version_is_found() -> None:
     recorder = Recorder(make_env())
     gone = pod("web-0", 8, origin=Origin("op-1", "d-1"))
     recorder.take(
@@ -148,7 +148,7 @@ def test_the_decision_that_wrote_a_version_is_known() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["unchanged", "read", "absent", "Conflict", "OutcomeUnknown", "cancelled"])
-def test_a_call_that_made_no_version_is_no_writer(outcome: str) -> None:
+def test_a_call_that_wrote_no_version_is_no_writer(outcome: str) -> None:
     recorder = Recorder(make_env())
     recorder.take(decision(steps=[call(outcome=outcome, revision=7)]))
     assert recorder.writer_of(WEB, 7) is None
@@ -161,7 +161,7 @@ def test_a_removal_that_found_the_object_gone_did_not_write_its_last_version(rep
     assert recorder.writer_of(POD, 8) is None
 
 
-def test_an_object_that_the_server_named_has_its_writer_too() -> None:
+def test_an_object_with_a_generated_name_has_a_writer() -> None:
     recorder = Recorder(make_env())
     recorder.take(decision("d-1", [call("create", None, {}, revision=7, reply=(pod("web-x7", 7),))]))
     assert recorder.writer_of(Key("Pod", "default", "web-x7"), 7) == "d-1"
@@ -179,7 +179,7 @@ def test_only_the_newest_writers_are_remembered() -> None:
 # -- what is held ----------------------------------------------------------------------------------
 
 
-def test_kept_records_are_held_up_to_a_bound_and_let_go_of_what_they_pinned() -> None:
+def test_kept_records_are_bounded_and_release_their_pins() -> None:
     recorder = Recorder(make_env(decisions_kept_max=3))
     released: list[str] = []
 
@@ -200,7 +200,7 @@ def test_kept_records_are_held_up_to_a_bound_and_let_go_of_what_they_pinned() ->
     assert list(recorder.decisions()) == []
 
 
-def test_only_a_record_that_is_kept_pins_anything() -> None:
+def test_only_a_kept_record_pins() -> None:
     pinned: list[str] = []
 
     def pin() -> list[Callable[[], None]]:
@@ -215,7 +215,7 @@ def test_only_a_record_that_is_kept_pins_anything() -> None:
     assert [each.kept for each in recorder.decisions()] == ["failure: failed"]
 
 
-def test_an_id_taken_twice_is_found_until_the_later_record_goes() -> None:
+def test_an_id_used_twice_is_found_until_the_later_record_is_dropped() -> None:
     recorder = Recorder(make_env(decisions_kept_max=2))
     recorder.take(decision("same", kept="sample"))
     recorder.take(decision("same", kept="sample", reason="later"))
@@ -249,7 +249,7 @@ def test_records_are_found_by_controller_key_and_time_newest_first() -> None:
     assert ids(controller="jobs", key=POD) == ["d-1"]
 
 
-def test_records_may_be_taken_while_others_are_looked_at() -> None:
+def test_records_may_be_added_during_iteration() -> None:
     recorder = Recorder(make_env(decisions_kept_max=3))
     for n in range(3):
         recorder.take(decision(f"d-{n}", kept="sample"))
@@ -263,7 +263,7 @@ def test_records_may_be_taken_while_others_are_looked_at() -> None:
 # -- what is known of it ---------------------------------------------------------------------------
 
 
-def test_coverage_says_what_was_seen_what_was_kept_and_why() -> None:
+def test_coverage_counts_seen_and_kept_decisions_by_rule() -> None:
     time = Time()
     recorder = Recorder(make_env(time, decisions_kept_max=2))
     assert recorder.coverage().held_since is None
@@ -279,7 +279,7 @@ def test_coverage_says_what_was_seen_what_was_kept_and_why() -> None:
     assert coverage.sample_every == 16
 
 
-def test_metrics_are_up_to_date_whenever_somebody_looks() -> None:
+def test_metrics_are_up_to_date_when_they_are_scraped() -> None:
     env = make_env(decisions_kept_max=1)
     recorder = Recorder(env)
     for looks in (1, 2):

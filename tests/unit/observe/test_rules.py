@@ -1,4 +1,4 @@
-"""Which decisions are kept in full."""
+"""The rules that keep a decision in full."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def why(about: Decision, **rules: Any) -> str:
 
 
 @pytest.mark.parametrize("result", ["failed", "terminal", "cancelled"])
-def test_a_decision_that_did_not_end_well_is_kept(result: str) -> None:
+def test_a_failed_decision_is_kept(result: str) -> None:
     assert why(decision(result=result)) == f"failure: {result}"
 
 
 @pytest.mark.parametrize("result", ["await change", "requeue"])
-def test_a_decision_that_ended_well_is_only_counted(result: str) -> None:
+def test_a_successful_decision_is_only_counted(result: str) -> None:
     assert why(decision(result=result, steps=[read(), call()])) == ""
 
 
 @pytest.mark.parametrize("outcome", ["Conflict", "OutcomeUnknown", "Fenced", "Refused", "cancelled"])
-def test_a_decision_one_of_whose_calls_failed_is_kept_though_it_went_on(outcome: str) -> None:
+def test_a_decision_with_a_failed_call_is_kept_even_if_it_continued(outcome: str) -> None:
     assert why(decision(steps=[call(outcome=outcome), call()])) == f"failure: {outcome}"
 
 
 @pytest.mark.parametrize("outcome", ["done", "unchanged", "removed", "read", "absent", "NotFound", "AlreadyExists"])
-def test_an_answer_that_is_part_of_life_is_no_failure(outcome: str) -> None:
+def test_a_benign_outcome_is_no_failure(outcome: str) -> None:
     assert why(decision(steps=[call(outcome=outcome)])) == ""
 
 
@@ -69,13 +69,13 @@ def test_named_tenants_are_kept() -> None:
 
 
 def test_the_sample_is_the_same_in_every_process() -> None:
-    """Written down here, so that a hash that differs between processes is noticed."""
+    """The expected ids are literals, so that a hash that differs between processes is noticed."""
     recorder = Recorder(make_env())
     assert [n for n in range(100) if recorder.why_keep(decision(f"d-{n}"))] == [16, 21, 40, 68, 77, 82]
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-def test_about_one_in_so_many_is_sampled_whatever_ids_look_like(*, numbered: bool) -> None:
+def test_the_sampled_share_does_not_depend_on_the_form_of_ids(*, numbered: bool) -> None:
     env, source = make_env(), Random(3)
     ids = [f"web-7f-{n}" if numbered else uid_from(source) for n in range(16_000)]
     recorder = Recorder(env)
@@ -124,7 +124,7 @@ def test_a_window_opened_again_has_its_new_end() -> None:
     assert recorder.why_keep(decision()) == "window: incident 7"
 
 
-def test_windows_are_bounded_and_those_that_ended_make_room() -> None:
+def test_windows_are_bounded_and_ended_windows_are_not_counted() -> None:
     recorder, time = windowed()
     recorder.open_window("rollout", until_s=600.0)
     with pytest.raises(TooManyRequests, match="close one"):
@@ -135,9 +135,9 @@ def test_windows_are_bounded_and_those_that_ended_make_room() -> None:
     assert [each.name for each in recorder.coverage().windows] == ["rollout", "third"]
 
 
-def test_a_window_without_a_near_end_is_refused() -> None:
+def test_a_window_that_ends_too_late_is_refused() -> None:
     env = make_env()
-    with pytest.raises(BadRequest, match="at most 86400 s"):
+    with pytest.raises(BadRequest, match="more than the limit of 86400 s"):
         Recorder(env).open_window("for ever", until_s=env.limits.decision_window_s_max + 1)
 
 

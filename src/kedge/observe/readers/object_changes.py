@@ -1,4 +1,4 @@
-"""What changed between two versions of an object, in a line each: only changes that matter to a timeline.
+"""Differences between two versions of an object, one line each: only changes that matter to a timeline.
 
 `timeline` uses it for every commit. Pure; kinds that it does not know have no lines.
 """

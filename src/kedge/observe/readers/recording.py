@@ -25,7 +25,7 @@ from kedge.observe.records import (
 
 @dataclass(slots=True)
 class Recording:
-    """What was kept of a cluster, live or simulated. Each list is in the order in which it was written."""
+    """The records of one cluster, live or simulated. Each list is in the order in which it was written."""
 
     states: list[StoreState] = field(default_factory=list)
     commits: list[CommitRecord] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The timeline of a recording: what was committed and refused, between the events of the outside world. Pure.
+"""The timeline of a recording: commits, refusals and failed attempts between the events from outside. Pure.
 
 It reads commits, decisions and outside events, and nothing else: a live cluster and a simulation give the same lines.
 Commits carry the time of the store; a decision carries the time of its own process, whose clock may differ.
@@ -18,7 +18,7 @@ from kedge.observe.readers.recording import Recording
 from kedge.observe.records import CommitRecord, Decision, StoreState
 
 COMMITTED, REFUSED, UNSCHEDULABLE = "committed", "refused", "pending"
-"""Kinds of lines that come from records. Those of outside events have the kind of the event."""
+"""Kinds of lines that come from records. A line of an outside event has the kind of the event."""
 _FOLDED = frozenset({REFUSED, UNSCHEDULABLE})
 _JUDGED = frozenset({"held", "violation"})
 """Outside events about the state after the commits of the same moment."""

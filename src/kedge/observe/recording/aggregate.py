@@ -1,7 +1,7 @@
-"""Who touches what: every read and write counted by controller, verb, kind and field. Never sampled.
+"""Counts of every read and write by controller, verb, kind and field. Never sampled.
 
-`recorder` feeds it all decisions; views of coupling read its rows. It counts attempts, not successes, and knows
-fields two levels deep: enough to see two controllers at one field, few enough to be bounded.
+`recorder` passes it all decisions; readers of coupling use its rows. It counts attempts, not successes, and fields two
+levels deep: enough to see two controllers at one field, and bounded.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, Final
 from kedge.observe.records import CacheRead, Call
 
 OTHER: Final = "other"
-"""In every column of the row that counts what found no room."""
+"""In every column of the row that counts the rest, once all rows are in use."""
 WHOLE: Final = "*"
-"""The field of a read, a deletion, and whatever else concerns an object as a whole."""
+"""The field of a request about a whole object, such as a read or a deletion."""
 
 _FIELDS_OF_VERB: Final = {
     **dict.fromkeys(("get", "list", "delete", "delete collection", "evict", "confirm ended"), (WHOLE, "")),
     "bind": ("spec", "nodeName"),
 }
-"""Verbs whose intent is made of options, not of fields."""
+"""Verbs whose intent has options, not fields."""
 _IDENTITY: Final = frozenset({"apiVersion", "kind"})
 _CONDITIONS: Final = frozenset({"uid", "resourceVersion"})
-"""Members of the metadata. Like the above they say which object is meant, not what of it is written."""
+"""Members of the metadata that, like the above, identify the object and are not written."""
 _OPEN_MAPS: Final = frozenset({"data", "binaryData", "stringData"})
-"""Their members are the user's own names, of which there is no end."""
+"""Their members are names chosen by users, without a bound."""
 _NO_MEMBERS: Final[dict[str, int]] = {}
 _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
 
@@ -42,7 +42,7 @@ class FieldCount:
 
 
 class Table:
-    """What one controller touched. `recorder` counts its reads in `reads` directly: that happens most often."""
+    """The counts of one controller. `recorder` counts reads in `reads` directly, because they are the most frequent."""
 
     __slots__ = ("_aggregate", "calls", "reads")
 
@@ -51,10 +51,10 @@ class Table:
         self.reads: dict[str, dict[str, int]] = {}
         """By cache and verb."""
         self.calls: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
-        """By verb and kind, then by the field's two parts, the second empty for a field of one."""
+        """By verb and kind, then by the two parts of the field. The second is empty for a field of one part."""
 
     def count_new_read(self, read: CacheRead) -> None:
-        """Count a read that has no place in `reads` yet."""
+        """Count a read that is not in `reads` yet."""
         if self._aggregate.take_row():
             self.reads.setdefault(read.cache, {})[read.verb] = 1
 
@@ -84,7 +84,7 @@ class Table:
                 self._count_field(verb, kind, name, "")
 
     def fields(self) -> Iterator[tuple[str, str, str, str, int]]:
-        """Verb, kind, the field's two parts, and how often."""
+        """Verb, kind, the two parts of the field, and the count."""
         for verb, kinds in self.calls.items():
             for kind, fields in kinds.items():
                 for name, members in fields.items():
@@ -100,7 +100,7 @@ class Table:
 
 
 class Aggregate:
-    """Counts by row, at most `rows_max` of them; what would need one more is counted in the row `OTHER`."""
+    """Counts by row. At most `rows_max` rows; the rest is counted in the row `OTHER`."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
@@ -116,7 +116,7 @@ class Aggregate:
         return found
 
     def take_row(self) -> bool:
-        """Make room for something new; if there is none left, count it in the row `OTHER`."""
+        """Take a new row. False if none is left: then the item is counted in the row `OTHER`."""
         if self.rows < self._rows_max:
             self.rows += 1
             return True
@@ -124,7 +124,7 @@ class Aggregate:
         return False
 
     def __iter__(self) -> Iterator[FieldCount]:
-        """Rows in order, the row `OTHER` last if it counts anything."""
+        """Rows in order; the row `OTHER` is last, if its count is not 0."""
         found: Counter[tuple[str, str, str, str]] = Counter()
         for controller, table in self.tables.items():
             for cache, verbs in table.reads.items():
@@ -139,19 +139,19 @@ class Aggregate:
 
 
 def kind_of_cache(cache: str) -> str:
-    """A cache is named by its kind and, in brackets, its scope."""
+    """The kind of a cache, whose name is the kind and, in brackets, the scope."""
     return cache.partition("[")[0]
 
 
 def _kind_of(call: Call) -> str:
-    """Of a call that names no object: what it was answered with, or what it asked for."""
+    """The kind of a call without a key: from its reply, or from its body."""
     if call.reply:
         return call.reply[0].key.kind
     return str(call.intent.get("kind", OTHER)) if isinstance(call.intent, Mapping) else OTHER
 
 
 def _fields_of(intent: Any) -> Iterator[tuple[str, str]]:
-    """The fields of a JSON patch; of anything else, the object as a whole."""
+    """The fields of a JSON patch; for any other body, the whole object."""
     if not isinstance(intent, list | tuple) or not intent:
         yield WHOLE, ""
         return

@@ -1,7 +1,7 @@
 """The durable log of kept decisions: segments in a directory, appended in batches, bounded by bytes.
 
-`recorder` appends, `run` writes and syncs beside it, `segments` knows the bytes and reads them. A disk that fails costs
-records, which are counted, and never the decision that was being recorded.
+`recorder` appends, `run` writes and syncs in the background, `segments` reads. A disk that fails costs records, which
+are counted, and never the decision that was being recorded.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _log = logging.getLogger("kedge.observe")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatistics:
     appended: int
-    """Records taken, whatever became of them."""
+    """Records passed to the log."""
     written: int
-    """Records handed to the operating system: a kill does not lose them."""
+    """Records written to the operating system: a kill does not lose them."""
     lost: int
-    """Records that a failing disk or an unwritable content cost."""
+    """Records lost to a failing disk, or because they cannot be encoded."""
     stripped: int
-    """Records kept without the objects they read, because of their size."""
+    """Records written without the objects they read, because of their size."""
     pending: int
     """Records not yet written."""
     bytes: int
-    """On disk, in all segments."""
+    """Of all segments on disk."""
     segments: int
     segments_dropped: int
-    """Oldest ones removed to keep the log within its bound."""
+    """Oldest segments removed to keep the log within its bound."""
     errors: int
     last_error: str
 
 
 class DecisionLog:
-    """Appends to the log in `directory`, which is this process's alone. Nothing is written before a `flush`."""
+    """Appends to the log in `directory`, which belongs to this process alone. Nothing is written before a `flush`."""
 
     def __init__(self, directory: Path, env: Env) -> None:
-        """Go on after the segments that are there.
+        """Continue after the existing segments.
 
         Raises:
-            Terminal: the directory cannot be made or listed. Mend its permissions, or choose another.
+            Terminal: the directory cannot be created or listed. Correct its permissions, or choose another.
         """
         self._directory = directory
         self._env = env
@@ -64,15 +64,15 @@ class DecisionLog:
         except OSError as error:
             raise Terminal(f"decisions cannot be logged in {directory}: {error}; choose another directory") from error
         self._closed = deque(closed)
-        """Segments that are complete, oldest first, with their sizes."""
+        """Complete segments, oldest first, with their sizes."""
         self._next_number = max(found, default=0) + 1
         self._path = directory
         self._descriptor = -1
-        """Of the segment being written, at `_path`; -1 until there is something to write."""
+        """Of the current segment at `_path`; -1 until there is something to write."""
         self._size = 0
-        """Of that segment, as far as it is written."""
+        """Bytes written to that segment."""
         self._sections = 0
-        """How many those are: a complete segment ends with their number."""
+        """Sections written to that segment: a complete segment ends with their number."""
         self._encoder = RecordEncoder()
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -81,14 +81,14 @@ class DecisionLog:
         self._appended = self._written = self._lost = self._stripped = 0
         self._segments_dropped = self._errors = 0
         self._last_error = ""
-        self._told: set[str] = set()
-        """What has been warned of, and not been well since."""
+        self._warned: set[str] = set()
+        """Operations whose failure was logged. A failure is logged again only after a success."""
         self._show()
 
     # -- writing -----------------------------------------------------------------------------------
 
     def append(self, decision: Decision) -> None:
-        """Add a record to the next batch. Never raises for what the record holds, nor for what the disk does."""
+        """Add a record to the next batch. Raises neither for the content of the record nor for the disk."""
         limits = self._env.limits
         self._appended += 1
         try:
@@ -105,7 +105,11 @@ class DecisionLog:
             )
             return
         if frames is None:
-            self._failed("size", f"decision {decision.id} of {decision.controller} is too large to log at all", lost=1)
+            self._failed(
+                "size",
+                f"decision {decision.id} of {decision.controller} is too large for the log without its objects too",
+                lost=1,
+            )
             return
         self._pending += frames
         self._pending_bytes += sum(map(len, frames))
@@ -117,7 +121,7 @@ class DecisionLog:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what is pending to the operating system, in one write. From then on only the machine can lose it."""
+        """Write pending records to the operating system at once. After it only a crash of the machine loses them."""
         if not self._pending:
             return
         batch, records, sections = b"".join(self._pending), self._pending_records, len(self._pending)
@@ -129,17 +133,17 @@ class DecisionLog:
             self._write(batch)
         except OSError as error:
             self._failed("write", f"the decision log in {self._directory} cannot be written: {error}", lost=records)
-            # Versions of the lost batch are not in the segment, so nothing may refer to them: begin another.
+            # Versions of the lost batch are not in this segment, so no later record may refer to them: begin another.
             self._end_segment()
             return
         self._size += len(batch)
         self._sections += sections
         self._written += records
         self._unsynced = True
-        self._told.discard("write")
+        self._warned.discard("write")
 
     def sync(self) -> None:
-        """Have the disk confirm what was written. Holds the loop meanwhile, as every sync of kedge's does."""
+        """Sync to disk. It blocks the event loop, as every sync in kedge does."""
         if not self._unsynced:
             return
         self._unsynced = False
@@ -151,7 +155,7 @@ class DecisionLog:
         self._sync_s.observe(self._env.monotonic() - began_s)
 
     async def run(self) -> None:
-        """Flush and sync every `Limits.decision_log_sync_s`, and once more when it is cancelled."""
+        """Flush and sync every `Limits.decision_log_sync_s`, and once more when cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._env.limits.decision_log_sync_s)
@@ -162,7 +166,7 @@ class DecisionLog:
             self.sync()
 
     def close(self) -> None:
-        """Write and sync what is pending, and let go of the file. May be used again: that begins another segment."""
+        """Write and sync pending records, and close the segment. A later record begins another."""
         self.flush()
         self.sync()
         self._end_segment()
@@ -193,7 +197,7 @@ class DecisionLog:
                     path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
                 )
             except FileExistsError:
-                continue  # a segment is never written by two
+                continue  # a segment has one writer
             break
         self._path, self._size, self._sections = path, 0, 0
         self._write(HEADER)
@@ -201,7 +205,7 @@ class DecisionLog:
         self._sync_directory()
 
     def _sync_directory(self) -> None:
-        """Make the name of a new segment durable. Not every filesystem can, and what is written counts all the same."""
+        """Make the name of a new segment durable. Some filesystems cannot; the segment is used all the same."""
         try:
             descriptor = os.open(self._directory, os.O_RDONLY)
             try:
@@ -213,12 +217,12 @@ class DecisionLog:
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:  # a write is short only when the disk is full, and then the next one says so
+        while view:  # a write is short only when the disk is full, and then the next one raises
             view = view[os.write(self._descriptor, view) :]
 
     def _end_segment(self) -> None:
-        """Close the segment at the last batch that is whole. The next flush begins another, which stands alone."""
-        check(not self._pending, "what is pending refers to versions in the segment that ends")
+        """Close the segment after its last whole batch. The next flush begins another, which stands alone."""
+        check(not self._pending, "pending records refer to versions in the segment that ends")
         self._encoder = RecordEncoder()
         if self._descriptor < 0:
             return
@@ -235,14 +239,14 @@ class DecisionLog:
             if not self._sections:
                 path.unlink()
         except OSError as error:
-            self._failed("close", f"segment {path} could not be closed in good order: {error}")
+            self._failed("close", f"segment {path} was not closed properly: {error}")
         if self._sections:
             self._closed.append((path, size))
 
     def _make_room(self) -> None:
-        """Remove the oldest segments, so that another one fits."""
+        """Remove the oldest segments until another one fits."""
         limits = self._env.limits
-        # A segment ends with the record that fills it, so it may be larger by one.
+        # A segment ends with the record that fills it, so it may exceed its size by one record.
         room = (
             limits.decision_log_bytes_max - limits.decision_log_segment_bytes_max - limits.decision_log_record_bytes_max
         )
@@ -252,19 +256,19 @@ class DecisionLog:
                 path.unlink(missing_ok=True)
                 self._segments_dropped += 1
             except OSError as error:
-                self._failed("remove", f"segment {path} cannot be removed, and the log outgrows its bound: {error}")
+                self._failed("remove", f"segment {path} cannot be removed, so the log exceeds its bound: {error}")
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- reporting ---------------------------------------------------------------------------------
 
     def _failed(self, what: str, text: str, *, lost: int = 0) -> None:
-        """Count it, and say it once until it is well again."""
+        """Count a failure, and log it once until the operation succeeds again."""
         self._errors += 1
         self._lost += lost
         self._last_error = text
         self._errors_total.labels(what).inc()
         self._lost_total.inc(lost)
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             _log.warning("%s", text)
 
     def _bytes(self) -> int:
@@ -273,21 +277,21 @@ class DecisionLog:
     def _show(self) -> None:
         metrics = self._env.metrics
         self._errors_total = metrics.counter(
-            "kedge_decisions_log_errors_total", "What went wrong with the decision log", ("what",)
+            "kedge_decisions_log_errors_total", "Failed operations of the decision log", ("what",)
         )
         self._lost_total = metrics.counter(
-            "kedge_decisions_log_lost_total", "Kept records that the log could not write"
+            "kedge_decisions_log_lost_total", "Kept records that the log failed to write"
         )
         self._stripped_total = metrics.counter(
             "kedge_decisions_log_stripped_total", "Records logged without the objects they read, because of their size"
         )
-        self._sync_s = metrics.histogram("kedge_decisions_log_sync_seconds", "Syncs of the decision log")
-        for series, words, read in (
-            ("kedge_decisions_log_bytes", "The decision log on disk", self._bytes),
-            ("kedge_decisions_log_segment_bytes", "The segment being written", lambda: self._size),
-            ("kedge_decisions_log_pending_bytes", "Not yet written", lambda: self._pending_bytes),
+        self._sync_s = metrics.histogram("kedge_decisions_log_sync_seconds", "Time of a sync of the decision log")
+        for series, help_text, read in (
+            ("kedge_decisions_log_bytes", "Size of the decision log on disk", self._bytes),
+            ("kedge_decisions_log_segment_bytes", "Size of the current segment", lambda: self._size),
+            ("kedge_decisions_log_pending_bytes", "Bytes not yet written", lambda: self._pending_bytes),
         ):
-            metrics.gauge(series, words).set_function(read)
+            metrics.gauge(series, help_text).set_function(read)
 
 
 def _write_end(descriptor: int, size: int, sections: int) -> int:

@@ -1,7 +1,7 @@
-"""Where decisions go when they end: counted always, kept in full when a rule says so. One a process.
+"""The recorder of a process: counts every decision that ended, and keeps those that a rule selects.
 
-`runtime.context` makes the records, `rules` says which are kept, `aggregate` counts, `log` makes them durable. The
-recorder never fails a reconcile, and every answer it gives can say what it covers: `coverage`.
+`runtime.context` makes the records, `rules` selects, `aggregate` counts, `log` makes kept records durable. The recorder
+never fails a reconcile. `coverage` states what its answers cover.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Release = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a view of the records can know. Every view shows it."""
+    """The time and the decisions that a view of the records covers. Every view shows it."""
 
     since: datetime
     """When recording began."""
@@ -31,17 +31,17 @@ class Coverage:
     seen: int
     """Decisions that ended: all of them are in the counts."""
     kept: Mapping[str, int]
-    """Of those, how many were kept in full, by the rule that kept them."""
+    """How many of them were kept in full, by rule."""
     sample_every: int
-    """Of the decisions that no other rule keeps, one in so many was kept."""
+    """One in so many of the decisions that no other rule keeps was kept."""
     held: int
     """Kept records that are still in memory."""
     held_since: datetime | None
     """When the oldest of them began; None if there is none."""
     dropped: int
-    """Kept records that had to leave memory."""
+    """Kept records that were removed from memory for newer ones."""
     windows: tuple[Window, ...]
-    """Those that are open."""
+    """The windows that are open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class RecorderStatistics:
     rows: int
     """Of the counts."""
     other: int
-    """Reads and fields that found no row."""
+    """Reads and fields that are counted in the row `other`."""
     writers: int
     """Versions whose decision can be looked up."""
     writers_dropped: int
@@ -65,7 +65,7 @@ def _pin_nothing() -> Sequence[Release]:
 
 
 class Recorder:
-    """Takes every decision of a process. Shared by its controllers."""
+    """Records every decision of a process. Shared by its controllers."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class Recorder:
         self._by_id: dict[str, Decision] = {}
         """Exactly the decisions of `_held`."""
         self._writers: dict[Revision, tuple[Key, str]] = {}
-        """By revision: a call is one commit, and a commit has one of its own."""
+        """By revision: a call is one commit, and each commit has its own revision."""
         self._writers_order: deque[Revision] = deque()
-        """The keys of `_writers`, oldest first: a dict alone is slow to give up its oldest."""
+        """The keys of `_writers`, oldest first: finding the oldest key of a dict is slow."""
         self._writers_max = env.limits.decision_writers_max
         self._aggregate = Aggregate(env.limits.decision_rows_max)
         self._tables = self._aggregate.tables
@@ -94,20 +94,20 @@ class Recorder:
         self._dropped = 0
         self._writers_dropped = 0
         self.records = records
-        """Whether anything is recorded at all."""
+        """Whether the recorder records; False turns it off."""
         self._show()
 
-    # -- taking ------------------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------
 
     def why_keep(self, decision: Decision) -> str:
-        """Why this decision, which has ended, is to be kept in full; empty if it is only counted."""
+        """The rule that keeps this decision, which has ended; empty if it is only counted."""
         return self._keeper.why_keep(decision, decision.calls) if self.records else ""
 
     def take(self, decision: Decision, pin: Callable[[], Sequence[Release]] = _pin_nothing) -> None:
-        """Count a decision that has ended, and keep it if a rule says so, or whoever made it already did.
+        """Count a decision that has ended, and keep it if `Decision.kept` is set already or a rule keeps it.
 
-        `pin` is called for one that is kept, and holds on to what recheck would need; what it returns is called once
-        the record is no longer held. Neither may raise.
+        `pin` is called for a kept decision: it pins the parts of the received logs that a recheck needs. The functions
+        that it returns are called when the record leaves memory. None of these may raise.
         """
         if not self.records:
             return
@@ -134,33 +134,33 @@ class Recorder:
             self._keep(decision, pin())
 
     def open_window(self, name: str, *, until_s: float, tenants: Iterable[str] = (), keys: Iterable[Key] = ()) -> None:
-        """Keep every decision about these, or about anything if none are named, until `env.monotonic()` is `until_s`.
+        """Keep every decision about these tenants and keys, or every decision, until `env.monotonic()` is `until_s`.
 
         Raises:
-            BadRequest: it would be open for too long. Choose an earlier end, and open it again if need be.
+            BadRequest: it would be open for too long. Choose an earlier end, and open it again later.
             TooManyRequests: too many are open. Close one first.
         """
         self._keeper.open_window(name, until_s=until_s, tenants=tenants, keys=keys)
 
     def close_window(self, name: str) -> bool:
-        """End a window before its time; False if there is none of that name."""
+        """Close a window before its end; False if there is none of that name."""
         return self._keeper.close_window(name)
 
     def close(self) -> None:
-        """Let go of every record, and of what they pin. The counts stay."""
+        """Release every record and its pins. The counts stay."""
         while self._held:
             self._drop_oldest()
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def decision(self, decision_id: str) -> Decision | None:
-        """A record that was kept and is still held."""
+        """A kept record that is still in memory."""
         return self._by_id.get(decision_id)
 
     def decisions(
         self, *, controller: str = "", key: Key | None = None, since: datetime | None = None
     ) -> Iterator[Decision]:
-        """Held records, newest first: of one controller, about one key, begun at `since` or later."""
+        """Records in memory, newest first: of one controller, about one key, begun at `since` or later."""
         for decision, _ in tuple(reversed(self._held)):
             if controller and decision.controller != controller:
                 continue
@@ -170,12 +170,12 @@ class Recorder:
                 yield decision
 
     def writer_of(self, key: Key, revision: Revision) -> str | None:
-        """The decision that made this version; None if it was none of this process's, or too long ago."""
+        """The decision that wrote this version; None if another process wrote it, or it was too long ago."""
         found = self._writers.get(revision)
         return found[1] if found is not None and found[0] == key else None
 
     def counts(self) -> Iterator[FieldCount]:
-        """How often each controller read or wrote each field. Never sampled; `Coverage.since` is its window."""
+        """How often each controller read or wrote each field, since `Coverage.since`. Never sampled."""
         return iter(self._aggregate)
 
     def coverage(self) -> Coverage:
@@ -209,7 +209,7 @@ class Recorder:
     def _index(self, call: Call, decision_id: str) -> None:
         key, revision, reply, writers = call.key, call.revision, call.reply, self._writers
         if call.outcome == "removed" and (not reply or reply[0].origin.operation != call.operation):
-            return  # somebody removed it, perhaps not this call: the last version seen is another's
+            return  # another call may have removed it: the last version is not from this call
         if key is None:
             if not reply:
                 return
@@ -239,34 +239,36 @@ class Recorder:
         _release(releases)
 
     def _show(self) -> None:
-        """Counted in plain numbers while work goes on, and told when somebody looks."""
-        metrics, told = self._env.metrics, dict.fromkeys(self._kept, 0)
-        # Made first, so read first: it tells the counters below what happened since the last look.
+        """Register metrics. Work only changes plain numbers; the counters below are brought up to date when scraped."""
+        metrics, shown = self._env.metrics, dict.fromkeys(self._kept, 0)
+        # Registered first, so read first: reading it updates the counters below.
         held = metrics.gauge("kedge_decisions_held", "Kept records in memory")
         seen = metrics.counter("kedge_decisions_total", "Decisions that ended")
         kept = metrics.counter("kedge_decisions_kept_total", "Decisions kept in full, by rule", ("rule",))
-        dropped = metrics.counter("kedge_decisions_dropped_total", "Kept records that left memory for newer ones")
+        dropped = metrics.counter(
+            "kedge_decisions_dropped_total", "Kept records that were removed from memory for newer ones"
+        )
         other = metrics.counter("kedge_decisions_other_total", "Reads and fields counted in the row `other`")
-        seen_told = dropped_told = other_told = 0
+        seen_shown = dropped_shown = other_shown = 0
 
-        def look() -> float:
-            nonlocal seen_told, dropped_told, other_told
-            seen.inc(self._seen - seen_told)
-            dropped.inc(self._dropped - dropped_told)
-            other.inc(self._aggregate.other - other_told)
-            seen_told, dropped_told, other_told = self._seen, self._dropped, self._aggregate.other
+        def update() -> float:
+            nonlocal seen_shown, dropped_shown, other_shown
+            seen.inc(self._seen - seen_shown)
+            dropped.inc(self._dropped - dropped_shown)
+            other.inc(self._aggregate.other - other_shown)
+            seen_shown, dropped_shown, other_shown = self._seen, self._dropped, self._aggregate.other
             for rule, count in self._kept.items():
-                kept.labels(rule).inc(count - told[rule])
-                told[rule] = count
+                kept.labels(rule).inc(count - shown[rule])
+                shown[rule] = count
             return len(self._held)
 
-        held.set_function(look)
-        for series, words, read in (
-            ("kedge_decisions_rows", "Rows of the counts", lambda: self._aggregate.rows),
+        held.set_function(update)
+        for series, help_text, read in (
+            ("kedge_decisions_rows", "Rows in use for the counts of reads and writes", lambda: self._aggregate.rows),
             ("kedge_decisions_writers", "Versions whose decision can be looked up", lambda: len(self._writers)),
-            ("kedge_decisions_windows", "Windows open", lambda: len(self._keeper.windows())),
+            ("kedge_decisions_windows", "Open recording windows", lambda: len(self._keeper.windows())),
         ):
-            metrics.gauge(series, words).set_function(read)
+            metrics.gauge(series, help_text).set_function(read)
 
 
 def _release(releases: Sequence[Release]) -> None:

@@ -1,7 +1,7 @@
-"""Which decisions are kept in full: by outcome, by whom they are about, by window, and a sample of the rest.
+"""Rules for which decisions are kept in full: by outcome, tenant, priority and window, and a sample of the rest.
 
-`recorder` asks for every decision, so this is a few comparisons and no more. The sample is drawn by a checksum of
-the decision's id: every process, and every run of a simulation, keeps the same ones.
+`recorder` applies them to every decision, so they are a few comparisons. The sample is drawn by a checksum of the
+decision's id: every process, and every run of a simulation, keeps the same decisions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kedge.observe.records import Call, Decision
 
 
 class KeepReason(StrEnum):
-    """Why a decision is kept: the part of `Decision.kept` before its colon. Earlier ones win."""
+    """The reason to keep a decision: the part of `Decision.kept` before the colon. The first that applies is used."""
 
     FAILURE = "failure"
     RETRY = "retry"
@@ -29,15 +29,15 @@ class KeepReason(StrEnum):
     TENANT = "tenant"
     SAMPLE = "sample"
     OTHER = "other"
-    """Whatever else the maker of the record gave as its reason."""
+    """A reason that the creator of the record gave itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRules:
-    """What the operator of this process finds worth keeping, beside failures, retries, windows and the sample."""
+    """Configuration: which decisions are kept beside failures, retries, windows and the sample."""
 
     priority_min: int = 1_000_000_000
-    """Decisions at or above it are kept. The default is the highest priority that a user's class may have."""
+    """Decisions at or above it are kept. The default is the highest priority that a user may give a class."""
     tenants: frozenset[str] = frozenset()
     policy_kinds: frozenset[str] = frozenset(
         {
@@ -48,14 +48,14 @@ class KeepRules:
             f"MutatingAdmissionPolicyBinding.{ADMISSION_GROUP}",
         }
     )
-    """Decisions about one of these, or that write to one, are kept."""
+    """Decisions about an object of these kinds, or that write to one, are kept."""
     benign: frozenset[str] = frozenset({"done", "unchanged", "removed", "read", "absent", "NotFound", "AlreadyExists"})
-    """How a call may end without being a failure: by the outcome's name, or the error's."""
+    """Outcomes and errors of a call that are no failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time in which more is kept: a rollout, an incident. Open to everything if it names neither tenant nor key."""
+    """A period in which more is kept, such as a rollout. It covers everything if it names neither tenants nor keys."""
 
     name: str
     until_s: float
@@ -70,7 +70,7 @@ class Window:
 
 
 class Keeper:
-    """The rules, with the windows that are open."""
+    """The rules, and the windows that are open."""
 
     def __init__(self, env: Env, rules: KeepRules) -> None:
         self._env = env
@@ -114,13 +114,13 @@ class Keeper:
         limits, now_s = self._env.limits, self._env.monotonic()
         if until_s - now_s > limits.decision_window_s_max:
             raise BadRequest(
-                f"window {name!r} would be open for {until_s - now_s:.0f} s, and at most"
-                f" {limits.decision_window_s_max:.0f} s are allowed: open it again when it ends"
+                f"window {name!r} would be open for {until_s - now_s:.0f} s, more than the limit of"
+                f" {limits.decision_window_s_max:.0f} s: choose an earlier end, and open it again later"
             )
         self._forget_ended()
         if name not in self._windows and len(self._windows) >= limits.decision_windows_max:
             raise TooManyRequests(
-                f"{len(self._windows)} windows are open, as many as may be: close one before opening {name!r}"
+                f"{len(self._windows)} windows are open, which is the limit: close one before opening {name!r}"
             )
         self._windows[name] = Window(name, until_s, frozenset(tenants), frozenset(keys))
 
@@ -144,7 +144,7 @@ class Keeper:
 
 
 WROTE = frozenset({"done", "removed"})
-"""Outcomes of a call that made a version."""
+"""Outcomes of a call that wrote a version."""
 _FAILED = frozenset({"failed", "terminal", "cancelled"})
 # As plain strings: a record is data, and the comparison below happens for every decision.
 _RETRY, _POLICY, _PRIORITY, _TENANT, _SAMPLE = (

@@ -1,4 +1,4 @@
-"""What a decision is: the record of one reconcile or scheduling attempt, as typed plain data, and its encoding."""
+"""Records: one reconcile or scheduling attempt, and the history around it, as typed plain data with an encoding."""
 
 from kedge.observe.records.attempt import (
     AssumedBind,

@@ -47,7 +47,7 @@ class ScoredNode(NamedTuple):
     node: str
     total: int
     parts: dict[str, int]
-    """What each score contributed, before its weight."""
+    """The contribution of each score, before its weight."""
 
 
 class NearestNode(NamedTuple):

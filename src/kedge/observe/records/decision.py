@@ -22,7 +22,7 @@ else:
 
 
 class CacheMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far one cache was."""
+    """The position of one cache at one moment."""
 
     cache: str
     place: int
@@ -32,32 +32,32 @@ class CacheMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CacheRead(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="read"):
-    """An answer of a cache: of one that is watched, and so may be old."""
+    """One read from a cache, which may lag behind the store."""
 
     cache: str
     verb: str
     """`get`, `list` or `index`."""
     about: tuple[str, ...]
-    """Of a get the namespace and name, of a list the namespace and selector, of an index its name and the value."""
+    """For `get` the namespace and name, for `list` the namespace and selector, for `index` its name and the value."""
     place: int
     revision: Revision
     age_s: float
     found: int
-    """Of a get the revision found, 0 for an absence; of the others how many objects."""
+    """For `get` the revision, 0 if there was no object; else the number of objects."""
     objects: Objects = ()
-    """The answer itself, where the record must stand without its received log."""
+    """The objects themselves, so that a record can be rechecked without its received log."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
-    """A request to the authority and what came back."""
+    """One request to the API server, and its reply."""
 
     verb: str
     key: Key | None
-    """None where the server draws the name."""
+    """None where the server generates the name."""
     intent: Any
-    """What was asked for: a body, a patch, options."""
+    """A body, a patch, or options."""
     check: str
-    """What had to hold for it to be carried out."""
+    """The precondition of the request."""
     operation: str
     began_s: float
     """Since the decision began."""
@@ -65,33 +65,33 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     outcome: str
     """`done`, `unchanged`, `removed`, `read`, `absent`, `cancelled`, or the name of an error."""
     revision: Revision = NO_REVISION
-    """What it left or found."""
+    """The revision that it wrote or read."""
     error: dict[str, Any] | None = None
     """The error as a `Status`."""
     reply: Objects = ()
     marks: tuple[CacheMark, ...] = ()
-    """The caches when it came back: other things ran meanwhile."""
+    """The caches when the reply came. They may have moved since the decision began."""
 
 
 class Clock(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="now"):
-    """The time it was told."""
+    """One reading of the wall clock."""
 
     now: datetime
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="budget"):
-    """A staleness budget that a cache was held to, and whether it kept it."""
+    """A check of the age of a cache, and its result."""
 
     cache: str
     age_s: float
     budget_s: float
     kept: bool
     declared: bool = False
-    """By the controller, for every decision: it was checked before the reconcile began."""
+    """Declared by the controller for every decision, and checked before the reconcile began."""
 
 
 class Measured(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="measured"):
-    """What the process itself had observed, and keeps nowhere else: told once, and told again from here."""
+    """A value that only the process itself had, such as a measurement. A recheck takes it from here."""
 
     what: str
     value: Any
@@ -99,7 +99,7 @@ class Measured(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="meas
 
 
 class NotStarted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="not started"):
-    """What kept the reconcile from beginning: its caches did not show what it had written."""
+    """The reconcile did not begin: the caches did not show its own earlier writes in time."""
 
     error: str
 
@@ -114,32 +114,32 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """Every version it wrote carries it."""
     controller: str
     process: str
-    """Which run of which process: its received logs are meant."""
+    """The run of the process. Places in received logs are those of this run."""
     key: Key
     tenant: str
     priority: int
     uid: str = ""
     generation: int = 0
-    """Of the object as it was first read; 0 if it was not there."""
+    """Of the object as it was first read; 0 if it did not exist."""
     fence: Revision = NO_REVISION
-    """The token it wrote with; 0 for a controller that needs no lease."""
+    """The fencing token of its writes; 0 for a controller without a lease."""
     wakes: tuple[tuple[str, str], ...] = ()
-    """What woke it and who had written that, oldest first."""
+    """The events that woke the key, each with the controller that caused it, oldest first."""
     wakes_dropped: int = 0
     attempt: int = 1
     place: int = 0
-    """Its place in the order of dequeueing."""
+    """Its place in the order in which keys left the queue."""
     delayed_s: float = 0.0
-    """How long it was held back on purpose: the retry's delay."""
+    """The delay before a retry."""
     waited_s: float = 0.0
-    """How long it stood ready before a worker took it."""
+    """Time in the queue, ready, until a worker took it."""
     began: datetime
     took_s: float = 0.0
     marks: tuple[CacheMark, ...] = ()
     """The caches when it began."""
     steps: list[DecisionStep] = []
     seed: int | None = None
-    """Of its randomness; None if it drew nothing."""
+    """Of its random numbers; None if it drew none."""
     result: str = ""
     """`await change`, `requeue`, `terminal`, `failed`, or `cancelled`."""
     delay_s: float | None = None
@@ -151,7 +151,7 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     scheduling: SchedulingAttempt | None = None
     """Of a scheduling attempt alone."""
     objects_dropped: int = 0
-    """How many of the objects it read are missing here, because with them it was too large for the log."""
+    """Objects it read that are missing here: with them the record was too large for the log."""
 
     @property
     def calls(self) -> list[Call]:

@@ -1,6 +1,6 @@
-"""The rest of what is kept beside decisions: the store's history, what caches received, and the outside world.
+"""Records beside decisions: the history of the store, the received logs of caches, and events from outside.
 
-With these a reader needs no cluster: the state at any revision, the view of any cache, and every write with its writer.
+With these a reader needs no cluster: it has the state at any revision, the content of any cache, and every write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kedge.keys import Key, Revision
 
 
 class StoreState(NamedTuple):
-    """Every object of the store at one revision: where a history begins."""
+    """Every object of the store at one revision: the start of a history."""
 
     revision: Revision
     at: datetime
@@ -32,7 +32,7 @@ class CommitRecord(NamedTuple):
 
 
 class ReceivedChange(NamedTuple):
-    """How one object of a cache changed."""
+    """One change of one object in a cache."""
 
     type: str
     key: Key
@@ -64,17 +64,17 @@ class ReceivedPart(NamedTuple):
     """The place of `base`: entries follow it."""
     revision: Revision
     base: tuple[Object, ...]
-    """What the cache held at `place`."""
+    """The objects in the cache at `place`."""
     entries: tuple[ReceivedEntry, ...]
 
 
 class OutsideEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Something that happened to the cluster from outside: a person's step, a fault, a change of admission."""
+    """An event that no component caused: a person's step, a fault, a change of admission policies."""
 
     at: datetime
     kind: str
     text: str
     where: str = ""
-    """The host or object that it happened to."""
+    """The host or object that was affected."""
     data: dict[str, Any] = {}
-    """As JSON: the admission policies that hold from now on, a capacity, a quota."""
+    """Details as JSON, such as the admission policies from now on."""

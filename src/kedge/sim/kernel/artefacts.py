@@ -70,14 +70,14 @@ class Artefact:
     """A fingerprint of the code that was run: kedge, the target's file and the interpreter."""
     versions: dict[str, str] = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
-    """Schedule policy, fault plan and bounds of the run, in words."""
+    """Schedule policy, fault plan and bounds of the run, as text."""
     conditions: tuple[FailureCondition, ...] = ()
     attachments: dict[str, Any] = field(default_factory=dict)
     """JSON values that the program attached."""
     marks: dict[str, int] = field(default_factory=dict)
     faults: tuple[Event, ...] = ()
     sections: tuple[Section, ...] = ()
-    """What the program added: objects, commits, decisions, received logs."""
+    """Sections that the program added: objects, commits, decisions, received logs."""
     gaps: tuple[Gap, ...] = ()
     """Parts of the file that could not be read. The run itself was not in them."""
 
@@ -124,7 +124,7 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint(target: SimulationTarget) -> str:
-    """What a replay must share with the run for its tape to mean the same."""
+    """A hash of everything that a replay must share with the run for its tape to fit."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(platform.python_version().encode())
     package = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
-"""Run an artefact again: the same, or exactly where it diverged; on another build it is a regression test.
+"""Replay of an artefact: exact on the build that made it, a regression test on any other.
 
-The regression run follows the tape leniently: faults are found again by label and occurrence, missing choices take
-defaults, and the invariants judge. It says how far the run has drifted from the recorded one.
+An exact replay ends with "same", or with the first difference. A regression run follows the tape leniently: faults are
+found again by label and occurrence, missing choices take defaults, the invariants judge, and the drift is measured.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kedge.sim.kernel.trace_diff import TraceDifference, first_difference
 
 
 class ReplayVerdict(Enum):
-    """What a replay found."""
+    """The result of a replay."""
 
     SAME = "same"
     """The same run, to the last step."""
     DIVERGED = "diverged"
-    """The same build went another way: something in it is not deterministic."""
+    """The same build took another path: something in it is not deterministic."""
     STILL_FAILS = "still fails"
     """Another build breaks the same invariant."""
     FAILS_OTHERWISE = "fails otherwise"
@@ -32,18 +32,18 @@ class ReplayVerdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came of running an artefact again."""
+    """A replay, with its result."""
 
     verdict: ReplayVerdict
     outcome: RunOutcome
-    words: str
+    summary: str
     difference: TraceDifference | None = None
     drift: str = ""
     """Regression only: how far the run was from the recorded one."""
 
     @property
     def passed(self) -> bool:
-        """For a person waiting for a fix: does the failure no longer happen? For the same build: was it the same?"""
+        """On the same build, the run was the same; on another, the failure no longer happens."""
         return self.verdict in (ReplayVerdict.SAME, ReplayVerdict.HOLDS)
 
 
@@ -61,7 +61,7 @@ def _exactly(artefact: Artefact, target: SimulationTarget) -> Replay:
         return Replay(
             verdict=ReplayVerdict.SAME,
             outcome=outcome,
-            words=f"same: {outcome.violation or 'every invariant held'}, trace {outcome.hash}",
+            summary=f"same: {outcome.violation or 'every invariant held'}, trace {outcome.hash}",
         )
     difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
     where = f" {difference}" if difference is not None else ""
@@ -69,7 +69,7 @@ def _exactly(artefact: Artefact, target: SimulationTarget) -> Replay:
     return Replay(
         verdict=ReplayVerdict.DIVERGED,
         outcome=outcome,
-        words=f"diverged on the same build{where}{tape}. One is the record, the other this run:"
+        summary=f"diverged on the same build{where}{tape}. One is the record, the other this run:"
         " something here is not deterministic",
         difference=difference,
     )
@@ -80,12 +80,12 @@ def _as_regression(artefact: Artefact, target: SimulationTarget) -> Replay:
     difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
     drift = _drift(artefact, outcome, difference)
     if outcome.violation is None:
-        verdict, words = ReplayVerdict.HOLDS, "holds: every invariant is kept on this tape"
+        verdict, summary = ReplayVerdict.HOLDS, "holds: every invariant is kept on this tape"
     elif artefact.violation is not None and outcome.violation.group == artefact.violation.group:
-        verdict, words = ReplayVerdict.STILL_FAILS, f"still fails: {outcome.violation}"
+        verdict, summary = ReplayVerdict.STILL_FAILS, f"still fails: {outcome.violation}"
     else:
-        verdict, words = ReplayVerdict.FAILS_OTHERWISE, f"fails otherwise: {outcome.violation}"
-    return Replay(verdict=verdict, outcome=outcome, words=words, difference=difference, drift=drift)
+        verdict, summary = ReplayVerdict.FAILS_OTHERWISE, f"fails otherwise: {outcome.violation}"
+    return Replay(verdict=verdict, outcome=outcome, summary=summary, difference=difference, drift=drift)
 
 
 def _drift(artefact: Artefact, outcome: RunOutcome, difference: TraceDifference | None) -> str:

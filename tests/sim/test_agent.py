@@ -1,4 +1,4 @@
-"""Agents and machines through crashes, lost replies, reboots and cut links, held to the invariants."""
+"""Agents and machines under crashes, lost replies, reboots and cut links, checked by the invariants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_bound_pod_runs_becomes_ready_and_leaves_no_claim_when_it_is_deleted()
     without_faults(program)
 
 
-def test_a_restarted_agent_goes_on_with_the_processes_that_run() -> None:
+def test_a_restarted_agent_continues_with_the_running_processes() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
@@ -49,8 +49,8 @@ def test_a_restarted_agent_goes_on_with_the_processes_that_run() -> None:
     without_faults(program)
 
 
-def test_what_was_removed_while_the_agent_was_down_is_stopped_and_confirmed_when_it_is_back() -> None:
-    """Bug 25: a pod is removed by force while its process runs on. Its place is not given away before it has ended."""
+def test_a_pod_removed_while_the_agent_was_down_is_stopped_and_confirmed_after_the_restart() -> None:
+    """Bug 25: a pod is force-deleted while its process runs. Its claim is not freed before the process has ended."""
 
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
@@ -67,7 +67,7 @@ def test_what_was_removed_while_the_agent_was_down_is_stopped_and_confirmed_when
     without_faults(program)
 
 
-def test_a_claim_of_a_pod_that_was_gone_before_its_agent_saw_it_is_given_back() -> None:
+def test_the_claim_of_a_pod_that_was_gone_before_its_agent_saw_it_is_released() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         node = cluster.nodes["node-a"]
@@ -87,7 +87,7 @@ def test_a_pod_that_was_removed_while_its_image_was_pulled_is_never_started() ->
         cluster = await new_cluster(sim, "node-a")
         sim.faults.script("pull of image", "slow")
         await bind(cluster, pod())
-        # It goes without a sound: the watch tells of it only after the pull is done.
+        # Its deletion event arrives only after the pull is done.
         node = cluster.nodes["node-a"]
         await until(lambda: cluster.find(pod_key()).view.status.phase == "Pending")  # type: ignore[union-attr]
         async with sim.faults.partition(cluster.servers[0], [node.host], both_ways=False):
@@ -99,7 +99,7 @@ def test_a_pod_that_was_removed_while_its_image_was_pulled_is_never_started() ->
     without_faults(program)
 
 
-def test_a_node_that_is_registered_anew_runs_nothing_of_its_former_self() -> None:
+def test_a_new_incarnation_of_a_node_runs_no_process_of_the_former_one() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
@@ -122,7 +122,7 @@ def test_a_node_that_is_registered_anew_runs_nothing_of_its_former_self() -> Non
     without_faults(program)
 
 
-def test_cut_off_it_keeps_running_what_it_has_but_what_asks_for_at_most_one() -> None:
+def test_without_contact_an_agent_keeps_its_pods_running_except_at_most_one_pods() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         once = pod("once-0")
@@ -142,7 +142,7 @@ def test_cut_off_it_keeps_running_what_it_has_but_what_asks_for_at_most_one() ->
     without_faults(program)
 
 
-def test_what_asks_for_at_most_one_stops_even_if_its_agent_is_gone() -> None:
+def test_an_at_most_one_pod_stops_even_if_its_agent_is_gone() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         once = pod("once-0")
@@ -156,7 +156,7 @@ def test_what_asks_for_at_most_one_stops_even_if_its_agent_is_gone() -> None:
     without_faults(program)
 
 
-def test_at_most_one_is_stopped_well_before_its_node_may_be_called_lost() -> None:
+def test_an_at_most_one_pod_is_stopped_well_before_its_node_may_be_lost() -> None:
     limits = Limits()
     assert limits.agent_contact_s * 1.1 < limits.node_lost_s / 1.1
 
@@ -193,18 +193,18 @@ def test_a_process_that_fails_its_liveness_probe_is_restarted() -> None:
     without_faults(program)
 
 
-def mind_the_nodes(cluster: Cluster) -> None:
+def run_lifecycle(cluster: Cluster) -> None:
     def manager(context: ProcessContext) -> Component:
         return lifecycle_controller(context.runtime())
 
     cluster.boot("manager", [manager])
 
 
-def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_it_says_anything_of_its_pods() -> None:
-    """Else the node lifecycle, which has heard none, takes it back at once, and both go on for ever."""
+def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_any_pod_status() -> None:
+    """Otherwise the node lifecycle, without a heartbeat, overwrites the status at once, and the two write in a loop."""
 
     class Words:
-        """What was said of the pod's readiness, and how silent its node was by then."""
+        """Every change of the pod's readiness, and the age of the heartbeat at that time."""
 
         def __init__(self, cluster: Cluster) -> None:
             self.cluster = cluster
@@ -224,7 +224,7 @@ def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_it_says_anythin
 
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a", "node-b")
-        mind_the_nodes(cluster)
+        run_lifecycle(cluster)
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
         words = Words(cluster)
@@ -233,7 +233,7 @@ def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_it_says_anythin
         await asyncio.sleep(sim.choose_int("for", 45, 75))
         cut.heal()
         await until(lambda: is_ready(cluster))
-        await asyncio.sleep(60)  # a watch that failed for long pauses for long
+        await asyncio.sleep(60)  # the backoff of a watch that failed for long is long
         assert [status for status, _ in words.said] == ["Unknown", "True"], words.said
         assert words.said[-1][1] < CALM.node_suspect_s
 
@@ -242,8 +242,8 @@ def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_it_says_anythin
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-1500:]}"
 
 
-def test_an_agent_that_comes_back_starts_nothing_that_asks_for_at_most_one_before_it_is_heard() -> None:
-    """Its node may be given up at any moment, and a replacement started: it does not know for how long it was gone."""
+def test_a_restarted_agent_starts_no_at_most_one_pod_before_its_first_heartbeat() -> None:
+    """Its node may be lost at any moment and the pod replaced: the agent does not know for how long it was down."""
 
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
@@ -254,7 +254,7 @@ def test_an_agent_that_comes_back_starts_nothing_that_asks_for_at_most_one_befor
         node = cluster.nodes["node-a"]
         node.power_off()
         await asyncio.sleep(100)
-        for _ in range(30):  # renewals are updates, and nothing else of an agent is
+        for _ in range(30):  # only renewals of an agent are updates
             sim.faults.script("request of api.update", "lose", where=lambda way: way.startswith("node-a"))
         node.power_on()
         await asyncio.sleep(20)
@@ -265,7 +265,7 @@ def test_an_agent_that_comes_back_starts_nothing_that_asks_for_at_most_one_befor
     without_faults(program)
 
 
-def test_a_node_that_was_removed_before_its_agent_first_listed_is_registered_anew() -> None:
+def test_a_node_that_was_removed_before_its_agent_first_listed_is_registered_again() -> None:
     async def program(sim: Simulation) -> None:
         removed: list[str] = []
 
@@ -285,7 +285,7 @@ def test_a_node_that_was_removed_before_its_agent_first_listed_is_registered_ane
     without_faults(program)
 
 
-def test_a_look_at_the_node_that_failed_is_repeated_soon() -> None:
+def test_a_failed_verification_of_the_node_is_repeated_soon() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a", limits=replace(CALM, agent_audit_s=3600.0))  # it reads, too
         await asyncio.sleep(2 * CALM.node_renew_s)
@@ -298,7 +298,7 @@ def test_a_look_at_the_node_that_failed_is_repeated_soon() -> None:
     without_faults(program)
 
 
-def test_an_agent_contradicts_whoever_goes_by_old_leases_once_a_beat_and_no_more() -> None:
+def test_an_agent_corrects_its_node_status_at_most_once_per_heartbeat() -> None:
     async def program(sim: Simulation) -> None:
         said: list[float] = []
 
@@ -310,7 +310,7 @@ def test_an_agent_contradicts_whoever_goes_by_old_leases_once_a_beat_and_no_more
                     unknown = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2030-01-01T00:00:00Z"}
                     cluster.store_host.spawn(
                         cluster.authority.patch(NODE, {"status": {"conditions": [unknown]}}, subresource="status"),
-                        name="one who hears no leases",
+                        name="a lifecycle without lease events",
                     )
             yield from ()
 
@@ -323,7 +323,7 @@ def test_an_agent_contradicts_whoever_goes_by_old_leases_once_a_beat_and_no_more
     without_faults(program)
 
 
-def test_an_agent_contradicts_whoever_knows_nothing_of_its_pod_once_a_beat_and_no_more() -> None:
+def test_an_agent_corrects_its_pod_status_at_most_once_per_heartbeat() -> None:
     async def program(sim: Simulation) -> None:
         said: list[float] = []
 
@@ -339,7 +339,7 @@ def test_an_agent_contradicts_whoever_knows_nothing_of_its_pod_once_a_beat_and_n
                 write = cluster.authority.patch(
                     pod_key("web-0"), {"status": {"conditions": conditions}}, subresource="status"
                 )
-                cluster.store_host.spawn(write, name="one who hears no leases")
+                cluster.store_host.spawn(write, name="a lifecycle without lease events")
             yield from ()
 
         cluster = await new_cluster(sim, "node-a")
@@ -354,7 +354,7 @@ def test_an_agent_contradicts_whoever_knows_nothing_of_its_pod_once_a_beat_and_n
 
 
 async def hostile(sim: Simulation) -> None:
-    """Pods come, crash, are deleted, some by force, on machines that reboot, while every link and server may fail."""
+    """Pods are created, crash and are deleted, some by force, on machines that reboot, while links and servers fail."""
     cluster = await new_cluster(sim, "node-a", "node-b", "node-c", hostile=True)
     names = [f"web-{n}" for n in range(8)]
     for n, name in enumerate(names):
@@ -370,14 +370,14 @@ async def hostile(sim: Simulation) -> None:
         cluster.nodes["node-b"].power_on()
     if sim.choose("a node is removed", (False, True)):
         await cluster.authority.delete(Key("Node", "", "node-c"))
-        sim.sometimes("a node was registered anew")
+        sim.sometimes("a node was registered again")
     await asyncio.sleep(30)
     sim.heal()
     every = cluster.nodes.values()
 
     def is_settled() -> bool:
         if len(cluster.all("Node")) < len(every):
-            return False  # its agent has yet to notice, and will stop what it runs before it registers anew
+            return False  # its agent has not noticed yet; it will stop its processes before it registers again
         pods = {each.uid: each.view for each in cluster.all("Pod")}
         if any(view.terminating or (not view.finished and not is_ready(cluster, view.name)) for view in pods.values()):
             return False
@@ -391,7 +391,7 @@ async def hostile(sim: Simulation) -> None:
     sim.sometimes("a process was restarted", any(i.attempt for node in every for i in node.driver.started))
 
 
-def test_whatever_happens_processes_follow_bindings_and_claims_follow_processes() -> None:
+def test_under_all_faults_processes_follow_bindings_and_claims_follow_processes() -> None:
     marks: dict[str, int] = {}
     rates = {"stop of process: zombie": 0.2, "run of process: crash": 0.2, "pull of image: slow": 0.2}
     for seed in range(24):
@@ -399,4 +399,4 @@ def test_whatever_happens_processes_follow_bindings_and_claims_follow_processes(
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         for mark, count in outcome.marks.items():
             marks[mark] = marks.get(mark, 0) + count
-    assert set(marks) == {"a node was registered anew", "a process was restarted"}
+    assert set(marks) == {"a node was registered again", "a process was restarted"}

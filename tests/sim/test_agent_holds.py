@@ -1,4 +1,4 @@
-"""A pod that a person holds off its agent: what runs runs on, what does not is not started, and the pod says so."""
+"""A hold on the agent: running processes keep running, others are not started, and the pod shows it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_held_pod_is_neither_stopped_nor_restarted_and_keeps_its_grace() -> No
     without_faults(program)
 
 
-def test_a_hold_on_somebody_else_is_shown_and_keeps_the_agent_from_nothing() -> None:
+def test_a_hold_on_another_component_is_shown_and_does_not_affect_the_agent() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         body = pod("web-0")
@@ -84,14 +84,14 @@ def test_a_hold_on_somebody_else_is_shown_and_keeps_the_agent_from_nothing() -> 
     without_faults(program)
 
 
-def test_no_hold_keeps_what_is_over_or_belongs_to_nobody() -> None:
+def test_no_hold_keeps_a_finished_pod_or_one_of_another_incarnation() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod("web-0"))
         await until(lambda: is_ready(cluster))
         await cluster.authority.patch(pod_key(), {"metadata": hold(cluster, for_s=3600)})
         await until(lambda: shown(cluster).startswith("True"))
-        await cluster.authority.delete(Key("Node", "", "node-a"))  # its node is another incarnation from now on
+        await cluster.authority.delete(Key("Node", "", "node-a"))  # a new incarnation follows
         await until(lambda: live(cluster) == [], within_s=120)
         await bind_again(cluster)
 
@@ -102,7 +102,7 @@ def test_no_hold_keeps_what_is_over_or_belongs_to_nobody() -> None:
         await until(lambda: is_ready(cluster, "web-1"))
         await cluster.authority.patch(pod_key("web-1"), {"metadata": hold(cluster, for_s=3600)})
         await asyncio.sleep(5)
-        await cluster.authority.delete(pod_key("web-1"), DeleteOptions(grace_s=0))  # by force: nobody's word any more
+        await cluster.authority.delete(pod_key("web-1"), DeleteOptions(grace_s=0))  # by force
         await until(lambda: live(cluster) == [], within_s=120)
 
     without_faults(program)

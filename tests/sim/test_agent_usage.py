@@ -1,4 +1,4 @@
-"""Agents say what their pods use with their heartbeats, and the autoscaler sizes by it."""
+"""Agents report pod usage with their heartbeats, and the autoscaler uses it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def report(cluster: Cluster) -> UsageReport | None:
 
 
 def cpu(cluster: Cluster, uid: str) -> str:
-    """What the node says that a pod uses; empty if it says nothing of it."""
+    """The reported usage of a pod; empty if there is none."""
     said = report(cluster)
     containers = None if said is None else said.pods.get(uid)
     return str(containers["main"]["cpu"]) if containers else ""
 
 
-def test_a_node_says_with_its_heartbeat_what_its_pods_use() -> None:
+def test_a_node_reports_the_usage_of_its_pods_with_its_heartbeat() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         uid = await bind(cluster, pod("web-0"))
         await until(lambda: is_ready(cluster))
         await asyncio.sleep(30)
-        assert report(cluster) is None  # nothing was measured, so nothing is said
+        assert report(cluster) is None  # nothing was measured, so there is no report
         driver = cluster.nodes["node-a"].driver
         driver.set_load(lambda _: 0.75)
         await until(lambda: cpu(cluster, uid) == "750m", within_s=40)
@@ -58,7 +58,7 @@ def test_a_node_says_with_its_heartbeat_what_its_pods_use() -> None:
     without_faults(program)
 
 
-def test_a_driver_that_does_not_answer_costs_no_heartbeat_and_leaves_no_old_report() -> None:
+def test_a_driver_that_does_not_answer_delays_no_heartbeat_and_leaves_no_old_report() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         uid = await bind(cluster, pod("web-0"))
@@ -82,7 +82,7 @@ def test_a_driver_that_does_not_answer_costs_no_heartbeat_and_leaves_no_old_repo
     without_faults(program)
 
 
-def test_the_autoscaler_sizes_by_what_agents_report() -> None:
+def test_the_autoscaler_scales_by_reported_usage() -> None:
     limits = replace(CALM, autoscaler_start_s=10.0)
 
     async def program(sim: Simulation) -> int:

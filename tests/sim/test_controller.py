@@ -36,19 +36,19 @@ from kedge.store import Check, Write
 from kedge.store.versions import Versions
 
 EVERYTHING = Swarm(without=())
-"""Hidden events and requests that are delivered twice, too."""
+"""Also lost events and requests that are delivered twice."""
 NAMES = ("web", "db")
 NETS = Limits(
     relist_every_s=15.0, resync_every_s=10.0, queue_resync_spread_s=2.0, decisions_sample_every=1,
     lease_s=4.0, lease_renew_s=2.5, lease_retry_s=1.0,
 )  # fmt: skip
-"""The safety nets come round within a run, and so do changes of leader."""
+"""Resyncs and changes of leader happen within a run."""
 NO_NETS = replace(NETS, relist_every_s=1e6, resync_every_s=1e6)
-"""What is not woken is never looked at."""
+"""A key that is not woken never runs."""
 
 
 async def changes(sim: Simulation, harness: FaultHarness, count: int) -> dict[str, int]:
-    """A user who changes his mind, at any moment. What he wants in the end."""
+    """A user who changes replica counts at random times. Returns the final counts."""
     wanted: dict[str, int] = {}
     for name in NAMES:
         wanted[name] = sim.choose_int("replicas", 0, 3)
@@ -64,7 +64,7 @@ async def changes(sim: Simulation, harness: FaultHarness, count: int) -> dict[st
     return wanted
 
 
-async def under_fire(
+async def under_faults(
     sim: Simulation, limits: Limits = NETS, lease: Key | None = LEASE, hosts: int = 2, *, stale_lists: bool = True
 ) -> int:
     cluster = await new_cluster(sim, mortal=True)
@@ -81,7 +81,7 @@ async def under_fire(
 
 
 def hunt(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) -> tuple[dict[str, int], int]:
-    """Every seed keeps every promise. What was reached, and how many decisions were run again."""
+    """Every seed holds every invariant. Returns what was reached, and how many decisions were rechecked."""
     reached: dict[str, int] = {}
     rechecked = 0
     for seed in seeds:
@@ -100,8 +100,8 @@ def first_violation(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) 
     return next((found for seed in seeds if (found := run(program, seed, faults=faults)).violation is not None), None)
 
 
-def test_every_promise_holds_under_fire_and_every_decision_can_be_run_again() -> None:
-    reached, rechecked = hunt(under_fire, range(200))
+def test_every_invariant_holds_under_faults_and_every_decision_can_be_rechecked() -> None:
+    reached, rechecked = hunt(under_faults, range(200))
     assert rechecked > 200 * 8
     for needed in (
         "two believe that they lead",
@@ -120,16 +120,16 @@ def test_every_promise_holds_under_fire_and_every_decision_can_be_run_again() ->
 
 
 @pytest.mark.soak
-def test_every_promise_holds_over_many_more_seeds() -> None:
-    hunt(under_fire, range(10_000, 11_500))
+def test_every_invariant_holds_over_many_more_seeds() -> None:
+    hunt(under_faults, range(10_000, 11_500))
 
 
 # -- wake-ups --------------------------------------------------------------------------------------
 
 
 def test_no_wake_up_is_lost() -> None:
-    """Nothing is looked at without being woken, and no event is hidden: what was changed is seen all the same."""
-    reached, _ = hunt(partial(under_fire, limits=NO_NETS, stale_lists=False), range(15), Swarm())
+    """Without resyncs and without lost events: every change is reconciled."""
+    reached, _ = hunt(partial(under_faults, limits=NO_NETS, stale_lists=False), range(15), Swarm())
     assert reached.get("crash caller")
 
 
@@ -137,23 +137,23 @@ HIDDEN = FixedRates({"delivery of api.watch: hide": 0.3})
 
 
 def test_a_missed_event_is_repaired() -> None:
-    reached, _ = hunt(partial(under_fire, hosts=1), range(12), HIDDEN)
+    reached, _ = hunt(partial(under_faults, hosts=1), range(12), HIDDEN)
     assert reached["hide"] > 50
 
 
-def test_without_the_safety_nets_a_missed_event_is_missed_for_ever() -> None:
-    program = partial(under_fire, limits=NO_NETS, hosts=1, stale_lists=False)
+def test_without_resyncs_a_missed_event_is_never_repaired() -> None:
+    program = partial(under_faults, limits=NO_NETS, hosts=1, stale_lists=False)
     found = first_violation(program, range(40), HIDDEN)
     assert found is not None, "the world is too polite"
     assert found.violation is not None
     assert "not within 300" in found.violation.message
 
 
-def test_a_controller_without_a_lease_keeps_its_promises_too() -> None:
-    hunt(partial(under_fire, lease=None, hosts=1), range(20))
+def test_a_controller_without_a_lease_holds_its_invariants_too() -> None:
+    hunt(partial(under_faults, lease=None, hosts=1), range(20))
 
 
-# -- outcomes that nobody knows ---------------------------------------------------------------------
+# -- unknown outcomes -----------------------------------------------------------------------------
 
 
 LOST_REPLIES = FixedRates({
@@ -161,11 +161,11 @@ LOST_REPLIES = FixedRates({
     "reply of api.get: lose": 0.4, "delivery of api.watch: hide": 0.3,
 })  # fmt: skip
 HASTY = replace(NETS, client_attempts_max=1, breaker_failures_max=10_000)
-"""The client gives up at once: the reconcile itself meets the unknown outcome."""
+"""The client does not retry: the reconcile itself gets the unknown outcome."""
 
 
-def test_a_write_whose_reply_was_lost_is_read_for_before_its_key_runs_again() -> None:
-    reached, _ = hunt(partial(under_fire, limits=HASTY, hosts=1), range(12), LOST_REPLIES)
+def test_a_write_whose_reply_was_lost_is_read_before_its_key_runs_again() -> None:
+    reached, _ = hunt(partial(under_faults, limits=HASTY, hosts=1), range(12), LOST_REPLIES)
     assert reached["an unknown write had been made"] > 5
 
 
@@ -177,7 +177,7 @@ def no_floors(self: WriteFloors, key: Key) -> bool:  # noqa: ARG001
 
 
 def nothing_unknown(self: WriteFloors, key: Key, wrote: Key) -> None:
-    """A timeout taken for a failure."""
+    """A timeout that is treated as a failure."""
 
 
 async def cold_caches(self: Controller, _: Fence | None) -> None:
@@ -192,7 +192,7 @@ def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], _
     every_check(self, checks, writes, None)
 
 
-def forget_what_was_cut_off(self: WorkQueue[Key], item: Item[Key], **_: Any) -> None:
+def forget_cancelled_runs(self: WorkQueue[Key], item: Item[Key], **_: Any) -> None:
     self.done(item)
 
 
@@ -207,21 +207,21 @@ def forget_what_was_cut_off(self: WorkQueue[Key], item: Item[Key], **_: Any) -> 
 )
 def test_the_hunt_notices_when_a_safeguard_is_gone(target: type, name: str, unsafe: object, broken: str) -> None:
     with replaced(target, name, unsafe):
-        found = first_violation(under_fire, range(300))
+        found = first_violation(under_faults, range(300))
     assert found is not None, "the world is too polite"
     assert found.violation is not None
     assert broken in (found.violation.invariant, found.violation.cause)
 
 
-def test_the_hunt_notices_when_a_timeout_is_taken_for_a_failure() -> None:
+def test_the_hunt_notices_when_a_timeout_is_treated_as_a_failure() -> None:
     with replaced(WriteFloors, "note_unknown", nothing_unknown):
-        found = first_violation(partial(under_fire, limits=HASTY, hosts=1), range(100), LOST_REPLIES)
+        found = first_violation(partial(under_faults, limits=HASTY, hosts=1), range(100), LOST_REPLIES)
     assert found is not None, "the world is too polite"
     assert found.violation is not None
     assert found.violation.invariant == "caches never serve below a floor"
 
 
-def test_the_hunt_notices_when_a_run_that_was_cut_off_is_forgotten() -> None:
-    with replaced(WorkQueue, "put_back", forget_what_was_cut_off):
-        program = partial(under_fire, limits=NO_NETS, stale_lists=False)
+def test_the_hunt_notices_when_a_cancelled_run_is_forgotten() -> None:
+    with replaced(WorkQueue, "put_back", forget_cancelled_runs):
+        program = partial(under_faults, limits=NO_NETS, stale_lists=False)
         assert first_violation(program, range(100), Swarm()) is not None

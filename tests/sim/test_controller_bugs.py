@@ -24,7 +24,7 @@ NO_NETS = Limits(decisions_sample_every=1, relist_every_s=1e6, resync_every_s=1e
 
 
 def broken_without(target: type, name: str, unsafe: object, test: Any) -> None:
-    """The test passes; and it does not, once the safeguard is gone."""
+    """The test passes, and fails without the safeguard."""
     test()
     with replaced(target, name, unsafe), pytest.raises(AssertionError):
         test()
@@ -39,7 +39,7 @@ async def start_anyhow(self: Controller, _: Fence | None) -> None:
 
 
 def test_a_controller_whose_caches_cannot_sync_decides_nothing() -> None:
-    """cluster-api#13649 (bug 2): a cache that did not sync in time is no empty world to fill."""
+    """cluster-api#13649 (bug 2): a cache that did not sync in time is not an empty cluster."""
 
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
@@ -70,8 +70,8 @@ def test_a_controller_whose_caches_cannot_sync_decides_nothing() -> None:
 
 
 @with_harness(NO_NETS)
-async def test_what_is_created_and_deleted_between_list_and_watch_wedges_nothing(harness: ControllerHarness) -> None:
-    """karpenter#3176 (bug 5): synced is a fact about list and stream, not a count of objects that must still come."""
+async def test_an_object_created_and_deleted_between_list_and_watch_blocks_nothing(harness: ControllerHarness) -> None:
+    """karpenter#3176 (bug 5): synced depends on list and stream, not on a count of objects still to arrive."""
     seen: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -97,7 +97,7 @@ async def test_what_is_created_and_deleted_between_list_and_watch_wedges_nothing
 
 @with_harness()
 async def test_a_cached_object_cannot_be_poisoned_for_later_decisions(harness: ControllerHarness) -> None:
-    """kubernetes#140702 (bug 6): what one run reads, and tries to change in place, is what the next one reads."""
+    """kubernetes#140702 (bug 6): an object that one run tries to change in place is unchanged for the next run."""
     refused: list[str] = []
     read: list[tuple[int, dict[str, str]]] = []
 
@@ -140,9 +140,9 @@ def counting(seen: dict[str, int]) -> Any:
 
 
 def test_a_watcher_that_was_too_slow_for_a_compaction_skips_nothing() -> None:
-    """etcd#17529 (bug 17): what was compacted before it was read is listed, deletions too."""
+    """etcd#17529 (bug 17): events that were compacted before they were read are listed, deletions too."""
 
-    @with_harness(replace(NO_NETS, watch_probe_s=1e6))  # nor does it ask how far the authority is
+    @with_harness(replace(NO_NETS, watch_probe_s=1e6))  # and no probes of the store's revision
     async def test(harness: ControllerHarness) -> None:
         seen: dict[str, int] = {}
         owner = await harness.create("web", 2)
@@ -156,7 +156,7 @@ def test_a_watcher_that_was_too_slow_for_a_compaction_skips_nothing() -> None:
         await harness.cluster.authority.delete(Key("Pod", "default", "web-0"))
         for n in range(5):
             await harness.create(f"s{n}")
-        await asyncio.sleep(1)  # the servers have heard of it
+        await asyncio.sleep(1)  # the servers have received it
         await harness.cluster.compact()
         harness.sim.network.heal()
         await asyncio.sleep(240)
@@ -165,8 +165,8 @@ def test_a_watcher_that_was_too_slow_for_a_compaction_skips_nothing() -> None:
     broken_without(Watcher, "_after_failure", resume_past_compaction, test)
 
 
-def test_a_stream_that_died_and_does_not_say_so_is_noticed() -> None:
-    """kopf#996, #787 (bug 20): the watch is dead, and the operator must not live on without it."""
+def test_a_stream_that_is_dead_without_an_error_is_noticed() -> None:
+    """kopf#996, #787 (bug 20): the operator must not continue without its watch."""
 
     @with_harness(NO_NETS)
     async def test(harness: ControllerHarness) -> None:
@@ -185,7 +185,7 @@ def test_a_stream_that_died_and_does_not_say_so_is_noticed() -> None:
 
 
 def requests_of_an_outage(limits: Limits) -> list[int]:
-    """What each of ten processes asks of a server that is down for five minutes."""
+    """The requests of each of ten processes to a server that is down for five minutes."""
     counts: list[int] = []
 
     @with_harness(limits)

@@ -1,4 +1,4 @@
-"""Leader election in a hostile world: clocks that run apart, pauses, partitions, crashes. Safety rests on the fence."""
+"""Leader election under clock skew, pauses, partitions and crashes. Safety rests on the fence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTER = Key("ConfigMap", "default", "settings")
 
 
 class OneLeaderAnEpoch:
-    """Every write of a leader lands in its own term: the fence still stands where that leader took it."""
+    """Every write of a leader is committed in its own term: the fence has not moved since."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, int] = {}
@@ -92,10 +92,10 @@ async def rivals(sim: Simulation) -> None:
     sim.heal()
     before = sum(each.written for each in candidates)
 
-    def somebody_leads() -> bool:
+    def one_leads() -> bool:
         return sum(each.written for each in candidates) > before + 3
 
-    sim.check_eventually(somebody_leads)
+    sim.check_eventually(one_leads)
     await sim.converge(within_s=300)
 
 
@@ -110,7 +110,7 @@ def test_only_the_holders_writes_land_and_somebody_leads_in_the_end() -> None:
 
 
 def test_without_the_fence_two_leaders_write_in_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The election alone is not enough, whatever the clocks: this is what the fence is for."""
+    """The election alone is not enough, whatever the clocks: the fence is needed."""
 
     every_check = Versions.prove
 
@@ -136,7 +136,7 @@ def quiet(program: object) -> RunOutcome:
 
 
 async def stage(sim: Simulation, count: int = 2) -> tuple[Cluster, list[Host], list[str]]:
-    """Hosts that compete, and the list of who led, in order."""
+    """Competing hosts, and the names of the leaders in order."""
     cluster = Cluster(sim)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     hosts, led = [], []
@@ -171,7 +171,7 @@ def test_a_holder_that_died_is_replaced_after_its_lease() -> None:
         await asyncio.sleep(30)
         hosts[0].crash()
         await asyncio.sleep(12)
-        assert led == ["rival-0"]  # the lease has not run out
+        assert led == ["rival-0"]  # the lease has not expired
         await asyncio.sleep(15)
         assert led == ["rival-0", "rival-1"]
 
@@ -185,7 +185,7 @@ def test_an_idle_holder_notices_its_loss() -> None:
         await cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
         await asyncio.sleep(4)
         assert led == ["rival-0"]
-        await asyncio.sleep(40)  # the usurper never renews
+        await asyncio.sleep(40)  # the other holder never renews
         assert led == ["rival-0", "rival-0"]
 
     quiet(program)
@@ -218,7 +218,7 @@ def test_a_holder_that_cannot_renew_stops_before_it_may_be_replaced() -> None:
     quiet(program)
 
 
-def test_a_candidate_that_stops_lets_go_so_that_the_next_need_not_wait() -> None:
+def test_a_candidate_that_stops_releases_the_lease_so_that_the_next_need_not_wait() -> None:
     async def program(sim: Simulation) -> None:
         cluster, _, led = await stage(sim, count=0)
         first, second = sim.host("first"), sim.host("second")
@@ -241,7 +241,7 @@ def test_a_candidate_that_stops_lets_go_so_that_the_next_need_not_wait() -> None
     quiet(program)
 
 
-def test_a_leader_that_fails_is_not_taken_for_one_that_lost() -> None:
+def test_an_error_of_a_leader_is_not_treated_as_a_lost_lease() -> None:
     async def program(sim: Simulation) -> None:
         cluster, _, _ = await stage(sim, count=0)
         host = sim.host("rival")
@@ -267,7 +267,7 @@ class Crew:
     def __init__(self, cluster: Cluster, host: Host, lease: Key = LEASE) -> None:
         self.election = SharedElection(cluster.client(host), host.env(), lease, identity=host.name)
         self.at_work: dict[str, int] = {}
-        """By component: the token of the term that it works in."""
+        """The fence token of the term of each component."""
         self.done = {name: asyncio.Event() for name in ("a", "b")}
         self.end: Exception | None = None
 
@@ -295,7 +295,7 @@ async def crews(sim: Simulation) -> tuple[Cluster, dict[str, Crew], dict[str, Ho
     return cluster, made, hosts
 
 
-def test_all_of_a_process_lead_in_one_term_and_none_of_another_process() -> None:
+def test_all_components_of_one_process_lead_in_one_term_and_none_of_another() -> None:
     async def program(sim: Simulation) -> None:
         cluster, made, _ = await crews(sim)
         await asyncio.sleep(60)
@@ -305,13 +305,13 @@ def test_all_of_a_process_lead_in_one_term_and_none_of_another_process() -> None
         await cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
         await asyncio.sleep(4)
         assert made["first"].at_work == made["second"].at_work == {}
-        await asyncio.sleep(30)  # the usurper never renews
+        await asyncio.sleep(30)  # the other holder never renews
         assert sorted([*made["first"].at_work, *made["second"].at_work]) == ["a", "b"]
 
     quiet(program)
 
 
-def test_one_that_is_done_leaves_and_the_last_lets_go_of_the_lease() -> None:
+def test_a_member_that_is_done_leaves_and_the_last_releases_the_lease() -> None:
     async def program(sim: Simulation) -> None:
         _, made, _ = await crews(sim)
         first = made["first"]
@@ -322,13 +322,13 @@ def test_one_that_is_done_leaves_and_the_last_lets_go_of_the_lease() -> None:
         first.done["b"].set()
         await asyncio.sleep(4)
         assert not first.election.holding
-        assert list(made["second"].at_work) == ["a", "b"]  # it need not wait for the lease to run out
+        assert list(made["second"].at_work) == ["a", "b"]  # it need not wait for the lease to expire
 
     quiet(program)
 
 
-def test_one_that_is_fenced_off_ends_the_term_for_all() -> None:
-    """It was deposed and did not know it: so were the others."""
+def test_a_fenced_member_ends_the_term_for_all() -> None:
+    """Its process has lost the lease, so the other members have too."""
 
     async def program(sim: Simulation) -> None:
         _, made, _ = await crews(sim)
@@ -348,7 +348,7 @@ def test_one_that_is_fenced_off_ends_the_term_for_all() -> None:
     quiet(program)
 
 
-def test_one_that_fails_tells_its_own_caller_and_the_others_lead_on() -> None:
+def test_an_error_of_a_member_goes_to_its_caller_and_the_others_continue() -> None:
     async def program(sim: Simulation) -> None:
         cluster, _, _ = await stage(sim, count=0)
         host = sim.host("first")
@@ -367,7 +367,7 @@ def test_one_that_fails_tells_its_own_caller_and_the_others_lead_on() -> None:
     quiet(program)
 
 
-def test_one_that_is_cancelled_has_ended_before_its_caller_goes_on() -> None:
+def test_a_cancelled_member_has_ended_before_its_caller_continues() -> None:
     async def program(sim: Simulation) -> None:
         cluster, _, _ = await stage(sim, count=0)
         host = sim.host("first")
@@ -383,8 +383,8 @@ def test_one_that_is_cancelled_has_ended_before_its_caller_goes_on() -> None:
     quiet(program)
 
 
-def test_two_leases_in_one_process_are_won_and_lost_apart() -> None:
-    """Each has its members, its term and its fence: who loses one still leads with the other."""
+def test_two_leases_in_one_process_are_independent() -> None:
+    """Each has its members, its term and its fence: losing one does not affect the other."""
 
     async def program(sim: Simulation) -> None:
         cluster, _, _ = await stage(sim, count=0)
@@ -408,7 +408,7 @@ def test_two_leases_in_one_process_are_won_and_lost_apart() -> None:
         await cluster.authority.create(CONFIG_MAP, config_map(), options=standing)
         for name in ("a", "b"):
             crews[LEASE].done[name].set()
-        await asyncio.sleep(30)  # the usurper never renews
+        await asyncio.sleep(30)  # the other holder never renews
         assert (crews[LEASE].at_work, list(crews[other].at_work)) == ({}, ["a", "b"])
         assert crews[other].at_work["a"] > tokens[other]
         assert (await cluster.authority.get(LEASE)).view.spec.holder_identity == ""
@@ -416,7 +416,7 @@ def test_two_leases_in_one_process_are_won_and_lost_apart() -> None:
     quiet(program)
 
 
-def test_a_renewal_is_one_request_while_nobody_else_writes_the_lease() -> None:
+def test_a_renewal_is_one_request_while_the_lease_has_one_writer() -> None:
     async def program(sim: Simulation) -> None:
         _, _, led = await stage(sim, count=1)
         await asyncio.sleep(10)

@@ -24,7 +24,7 @@ def key_of(tenant: str, n: int) -> Key:
 
 
 async def work(queue: WorkQueue[Key], reconcile: Reconcile) -> None:
-    """A worker, until the queue is closed."""
+    """A worker that runs until the queue is closed."""
     while True:
         try:
             item = await queue.get()
@@ -38,8 +38,8 @@ async def work(queue: WorkQueue[Key], reconcile: Reconcile) -> None:
 
 
 @dataclass
-class Ground:
-    """What is true (`versions`), what was last acted on (`seen`), and who is acting (`running`)."""
+class VersionTable:
+    """The current versions, the versions last reconciled (`seen`), and the keys in progress (`running`)."""
 
     sim: Simulation
     env: Env
@@ -71,28 +71,28 @@ class Ground:
 async def test_no_key_runs_twice_at_once_and_no_wake_up_is_lost(sim: Simulation) -> None:
     host = sim.host("controller")
     env = host.env(limits=Limits(queue_keys_max=25))
-    ground = Ground(sim, env)
+    table = VersionTable(sim, env)
     queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=4, priority_of=lambda key: len(key.name) % 2)
-    workers = [host.spawn(work(queue, ground.reconcile), name=f"worker {n}") for n in range(4)]
+    workers = [host.spawn(work(queue, table.reconcile), name=f"worker {n}") for n in range(4)]
     keys = [key_of(f"tenant-{n % 3}", n) for n in range(40)]
 
-    async def make_good() -> None:
+    async def resync_when_owed() -> None:
         with contextlib.suppress(QueueClosed):
             while True:
                 await queue.wait_resync_owed()
-                await queue.resync(list(ground.versions), spread_s=2.0)
+                await queue.resync(list(table.versions), spread_s=2.0)
 
     async def change() -> None:
         for _ in range(200):
             key = env.random.choice(keys)
-            ground.versions[key] = ground.versions.get(key, 0) + 1
-            sim.sometimes("woken while running", key in ground.running)
+            table.versions[key] = table.versions.get(key, 0) + 1
+            sim.sometimes("woken while running", key in table.running)
             taken = queue.add(key, Wake(str(key), "user"), delay_s=env.random.choice((0.0, 0.0, 0.3)))
             sim.sometimes("refused", not taken)
             await asyncio.sleep(env.random.choice((0.0, 0.0, 0.01, 0.2)))
 
     async def disturb() -> None:
-        """Idle workers are cancelled at any moment; a wake-up must not die with them."""
+        """Cancels idle workers at any moment; a wake-up must not be lost with them."""
         for _ in range(20):
             await asyncio.sleep(env.random.uniform(0.0, 1.0))
             idle = host.spawn(queue.get(), name="passer-by")
@@ -105,20 +105,20 @@ async def test_no_key_runs_twice_at_once_and_no_wake_up_is_lost(sim: Simulation)
                 continue
             queue.done(item, ItemOutcome.requeue(delay_s=0.0))
 
-    owner = host.spawn(make_good(), name="owner")
+    owner = host.spawn(resync_when_owed(), name="owner")
     await asyncio.gather(host.run(change()), host.run(disturb()))
-    ground.failing = False
+    table.failing = False
     sim.heal()
-    sim.check_eventually(lambda: len(queue) == 0, lambda: ground.seen == ground.versions)
+    sim.check_eventually(lambda: len(queue) == 0, lambda: table.seen == table.versions)
     await sim.converge(within_s=300, stays_s=10)
     queue.close()
     await asyncio.gather(*workers, owner)
 
 
 @simulate(seeds=5, faults=NO_FAULTS)
-async def test_a_delay_ends_on_time_though_one_worker_is_busy_and_the_clock_is_slow(sim: Simulation) -> None:
+async def test_a_delay_ends_on_time_although_one_worker_is_busy_and_the_clock_is_slow(sim: Simulation) -> None:
     host = sim.host("controller")
-    host.skew(rate=0.5)  # timers of the loop ring before the host's own clock is there
+    host.skew(rate=0.5)  # timers of the loop fire before the host's own clock has reached the time
     queue: WorkQueue[Key] = WorkQueue(host.env(), "pods")
     begun_s: list[float] = []
 
@@ -130,7 +130,7 @@ async def test_a_delay_ends_on_time_though_one_worker_is_busy_and_the_clock_is_s
     workers = [host.spawn(work(queue, reconcile), name=f"worker {n}") for n in range(2)]
     await asyncio.sleep(0)
     queue.add(key_of("a", 1), "x", delay_s=3.3)
-    queue.add(key_of("a", 0), "x", delay_s=1.1)  # sooner than what the timer was set for
+    queue.add(key_of("a", 0), "x", delay_s=1.1)  # sooner than the timer
     await asyncio.sleep(50)
     assert begun_s == [pytest.approx(2.2, abs=0.01), pytest.approx(6.6, abs=0.01)]
     queue.close()
@@ -138,24 +138,24 @@ async def test_a_delay_ends_on_time_though_one_worker_is_busy_and_the_clock_is_s
 
 
 @simulate(seeds=30)
-async def test_closing_forgets_nothing_that_is_in_flight(sim: Simulation) -> None:
+async def test_close_loses_no_item_in_flight(sim: Simulation) -> None:
     host = sim.host("controller")
     env = host.env()
-    ground = Ground(sim, env)
+    table = VersionTable(sim, env)
     queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=3)
     for n in range(30):
-        ground.versions[key_of("a", n)] = 1
+        table.versions[key_of("a", n)] = 1
         queue.add(key_of("a", n), "x")
-    workers = [host.spawn(work(queue, ground.reconcile), name=f"worker {n}") for n in range(3)]
+    workers = [host.spawn(work(queue, table.reconcile), name=f"worker {n}") for n in range(3)]
     await asyncio.sleep(env.random.uniform(0.0, 2.0))
     left = await host.run(queue.drain())
-    assert not ground.running
-    assert {key for key in ground.versions if key not in ground.seen} <= set(left)
+    assert not table.running
+    assert {key for key in table.versions if key not in table.seen} <= set(left)
     await asyncio.gather(*workers)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    program = test_closing_forgets_nothing_that_is_in_flight.kedge_target.program  # type: ignore[attr-defined]
+    program = test_close_loses_no_item_in_flight.kedge_target.program  # type: ignore[attr-defined]
     first = run(program, 7)
     assert run(program, first.tape).hash == first.hash
 
@@ -228,11 +228,11 @@ def test_a_thousand_failing_keys_of_one_tenant_do_not_starve_anothers_single_key
     assert ratio <= 3.0
 
 
-def test_a_key_that_takes_a_while_itself_does_not_wait_for_those_that_take_far_longer() -> None:
+def test_a_key_with_medium_runs_does_not_wait_for_keys_with_far_longer_runs() -> None:
     assert fairness_ratio(0, fail_s=20.0, quiet_s=1.0) <= 3.0
 
 
-def test_the_fairness_comes_from_the_workers_kept_free_when_failures_are_slow() -> None:
+def test_the_fairness_comes_from_reserved_workers_when_failures_are_slow() -> None:
     assert fairness_ratio(0, fail_s=20.0, limits=Limits(queue_slow_share_max=1.0)) > 3.0
 
 
@@ -255,7 +255,7 @@ class Field:
 
 
 @simulate(seeds=10, faults=NO_FAULTS)
-async def test_two_controllers_that_undo_each_other_come_nearly_to_rest(sim: Simulation) -> None:
+async def test_two_controllers_that_undo_each_other_are_nearly_stopped(sim: Simulation) -> None:
     shared = Field()
     told: list[tuple[str, Loop[Key]]] = []
 
@@ -285,7 +285,7 @@ async def test_two_controllers_that_undo_each_other_come_nearly_to_rest(sim: Sim
 
 
 @simulate(seeds=10, faults=NO_FAULTS)
-async def test_a_status_that_holds_the_time_does_not_write_for_ever(sim: Simulation) -> None:
+async def test_a_status_that_contains_the_time_is_not_written_in_a_loop(sim: Simulation) -> None:
     host = sim.host("controller")
     env = host.env()
     told: list[Loop[Key]] = []
@@ -307,7 +307,7 @@ async def test_a_status_that_holds_the_time_does_not_write_for_ever(sim: Simulat
 
 
 @simulate(seeds=10)
-async def test_honest_fan_out_and_fan_in_are_not_slowed(sim: Simulation) -> None:
+async def test_fan_out_and_fan_in_are_not_throttled(sim: Simulation) -> None:
     host = sim.host("controller")
     env = host.env()
     told: list[Loop[Key]] = []
@@ -337,7 +337,7 @@ async def test_honest_fan_out_and_fan_in_are_not_slowed(sim: Simulation) -> None
 
 
 @simulate(seeds=10)
-async def test_a_resync_of_everything_is_no_storm(sim: Simulation) -> None:
+async def test_a_resync_of_everything_is_spread_out(sim: Simulation) -> None:
     host = sim.host("controller")
     env = host.env()
     queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=2)
@@ -350,7 +350,7 @@ async def test_a_resync_of_everything_is_no_storm(sim: Simulation) -> None:
 
     for n in range(2):
         host.spawn(work(queue, reconcile), name=f"worker {n}")
-    sim.heal()  # clocks of one rate: what is measured below is a rate
+    sim.heal()  # no clock skew: a rate is measured below
     await host.run(queue.resync([key_of("shop", n) for n in range(600)]))
     deepest = 0
     while len(queue):

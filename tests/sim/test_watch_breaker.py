@@ -1,4 +1,4 @@
-"""Watchers behind an open breaker: they wait for it and blame nobody, and come back one by one.
+"""Watchers behind an open breaker: they wait for it without backoff, and resume one by one.
 
 Time is virtual here: how long anything took is a fact of the seed, and no matter of the machine.
 """
@@ -25,31 +25,31 @@ from kedge.sim.kernel import NO_FAULTS, Simulation, find_target, run
 
 WATCHERS = 20
 LIMITS = Limits(watch_probe_s=600.0, watch_silence_s=600.0)
-"""Nobody but the watchers asks for anything: their guards sleep."""
+"""Only the watchers send requests: their guards sleep."""
 
 
 def blame_the_server(self: Watcher, then: Any, error: HeldOff) -> Transition:
-    """As it was: what the breaker refuses is one more failure, and the next pause is longer."""
+    """The former behaviour: a request that the breaker rejects counts as a failure, and the backoff grows."""
     return self._pause(then, WatchReason.UNAVAILABLE, error)
 
 
 async def rush(self: Watcher) -> None:
-    """Everybody comes at the first moment the breaker may admit."""
+    """All watchers resume at the first moment the breaker may admit."""
     await asyncio.sleep(self._client.breaker.held_s())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What the watchers of one process did about an outage of a minute."""
+    """The watchers of one process during an outage of a minute."""
 
     failures: int
-    """What they count, all together, just before the server is back."""
+    """The sum of their failures just before the server is back."""
     sent: int
     """Requests that went out by then."""
     healthy: int
-    """How many called themselves so by then."""
+    """How many were healthy by then."""
     refused: int
-    """How often the breaker refused any of them, until all streamed again."""
+    """How often the breaker rejected one of them, until all streamed again."""
     came_s: list[float]
     """When each streamed again, since the first did."""
 
@@ -113,12 +113,12 @@ def story() -> Story:
     return an_outage()
 
 
-def test_who_is_held_off_by_the_breaker_counts_only_what_was_sent_and_owns_that_it_is_not_well(story: Story) -> None:
-    assert story.failures == WATCHERS + story.sent  # each lost its stream, and who was sent out to ask had no answer
+def test_a_watcher_held_off_by_the_breaker_counts_only_sent_requests_and_is_not_healthy(story: Story) -> None:
+    assert story.failures == WATCHERS + story.sent  # each lost its stream, and each request that was sent failed
     assert story.healthy == 0
     with replaced(Watcher, "_wait", blame_the_server):
         blaming = an_outage()
-    assert blaming.sent == story.sent  # the breaker saw to that before
+    assert blaming.sent == story.sent  # the breaker limits both
     assert blaming.failures > 5 * blaming.sent
     assert blaming.came_s[-1] > 10 * story.came_s[-1]
 
@@ -128,10 +128,10 @@ def most_at_once(times_s: list[float]) -> int:
     return max(sum(0 <= each - first_s < 0.1 for each in times_s) for first_s in times_s)
 
 
-def test_watchers_of_one_breaker_come_back_one_by_one_and_soon(story: Story) -> None:
+def test_watchers_of_one_breaker_resume_one_by_one_and_soon(story: Story) -> None:
     assert len(story.came_s) == WATCHERS
     assert story.came_s[-1] <= 2 * LIMITS.breaker_open_s
-    assert story.refused < 2 * WATCHERS  # who waits asks the breaker, and is refused by it once
+    assert story.refused < 2 * WATCHERS  # a waiting watcher is rejected by the breaker once
     assert most_at_once(story.came_s) <= WATCHERS // 4
     with replaced(Watcher, "_wait_admitted", rush):
         assert most_at_once(an_outage().came_s) > WATCHERS // 2
@@ -155,7 +155,7 @@ def pauses_of(seed: int) -> Counter[str]:
     return count
 
 
-def test_no_pause_of_a_seed_is_for_the_breakers_sake() -> None:
+def test_no_backoff_of_a_seed_is_caused_by_the_breaker() -> None:
     """Seeds 5000 to 5005 had 2759 pauses, 1413 of them (0 to 449 a seed) because of what the breaker had refused; one
     of them grew to 45 s. Now they have 1525 pauses, all for what a server did, and 599 waits for the breaker."""
     count = pauses_of(5001)

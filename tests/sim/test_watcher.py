@@ -32,11 +32,11 @@ NAMES = tuple(f"m{n}" for n in range(6))
 LIMITS = Limits(watch_probe_s=2.0, watch_silence_s=6.0, relist_every_s=40.0, relist_page_max=2, watch_backoff_s_max=5.0)
 BY_COLOUR = Index("colour", lambda each: each.edit().get("data", {}).values())
 HOSTILE = Swarm(without=("duplicate",))
-"""Hidden events too: no sound transport hides any, but a cache must come right all the same."""
+"""Also lost events: no correct transport loses any, but a cache must converge even then."""
 
 
 class Judge:
-    """Watches one cache at every change and every read."""
+    """Checks one cache at every change and every read."""
 
     def __init__(self, sim: Simulation, cluster: Cluster, cache: Cache) -> None:
         self._sim = sim
@@ -81,7 +81,7 @@ class Judge:
 
 
 async def write(sim: Simulation, client: Client, name: str) -> tuple[Key, Revision] | None:
-    """Do one random thing to one object. None if it was refused, or nobody knows."""
+    """One random write to one object. None if it was rejected, or its outcome is unknown."""
     key = Key("ConfigMap", "default", name)
     colour = sim.choose("colour", ("red", "green", "blue"))
     try:
@@ -98,7 +98,7 @@ async def write(sim: Simulation, client: Client, name: str) -> tuple[Key, Revisi
 
 
 class Reader:
-    """A process with a cache, that writes, waits for what it wrote, and reads."""
+    """A process with a cache that writes, waits for its write, and reads."""
 
     def __init__(self, sim: Simulation, cluster: Cluster, host: Host, server: int) -> None:
         self.sim = sim
@@ -130,7 +130,7 @@ class Reader:
         key, revision = wrote
         found = self.cache.get(key).value
         if found is None:
-            # Gone is an answer only if it is true: deleted after it was written, and perhaps made again.
+            # An absence is correct only if the object was deleted after the write, and perhaps created again.
             entries = {entry.key: entry for entry in self._cluster.store.entries()}
             fine = key not in entries or entries[key].created > revision
         else:
@@ -161,11 +161,11 @@ class Converged:
         self._revision = revision
 
     def __call__(self) -> bool:
-        """Caches converge once faults stop, and keep no ghosts."""
+        """Caches converge once faults stop, and keep no deleted objects."""
         return self._reader.cache.revision >= self._revision and self._reader.judge.equals_authority()
 
 
-async def caches_under_fire(sim: Simulation) -> None:
+async def caches_under_faults(sim: Simulation) -> None:
     cluster = Servers(sim).cluster
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     readers: list[tuple[Host, Reader]] = []
@@ -195,7 +195,7 @@ async def caches_under_fire(sim: Simulation) -> None:
             sim.sometimes(transition)
 
 
-def hunt(seeds: range, program: Any = caches_under_fire) -> dict[str, int]:
+def hunt(seeds: range, program: Any = caches_under_faults) -> dict[str, int]:
     reached: dict[str, int] = {}
     for seed in seeds:
         outcome = run(program, seed, faults=HOSTILE)
@@ -205,11 +205,11 @@ def hunt(seeds: range, program: Any = caches_under_fire) -> dict[str, int]:
     return reached
 
 
-def first_violation(seeds: range, program: Any = caches_under_fire, faults: Swarm = HOSTILE) -> RunOutcome | None:
+def first_violation(seeds: range, program: Any = caches_under_faults, faults: Swarm = HOSTILE) -> RunOutcome | None:
     return next((o for seed in seeds if (o := run(program, seed, faults=faults)).violation is not None), None)
 
 
-def test_caches_never_go_back_never_lie_and_always_converge() -> None:
+def test_caches_never_go_back_in_time_and_always_converge() -> None:
     reached = hunt(range(60))
     for needed in (
         "a floor was met",
@@ -230,7 +230,7 @@ async def floors_give_up(self: WriteFloors, cache: Cache, floor: Floor, until_s:
     await asyncio.sleep(0)
 
 
-def keep_what_a_list_lacks(self: CacheRelist, revision: Revision, *, asked_s: float) -> None:
+def keep_objects_missing_in_a_list(self: CacheRelist, revision: Revision, *, asked_s: float) -> None:
     self._cache.replace({**self._known, **self._objects}, revision, asked_s=asked_s)
 
 
@@ -239,7 +239,7 @@ def keep_what_a_list_lacks(self: CacheRelist, revision: Revision, *, asked_s: fl
     [
         (Watcher, "_guard", no_guard),
         (WriteFloors, "_wait", floors_give_up),
-        (CacheRelist, "apply", keep_what_a_list_lacks),
+        (CacheRelist, "apply", keep_objects_missing_in_a_list),
     ],
     ids=["guard", "floors", "ghosts"],
 )
@@ -248,10 +248,10 @@ def test_the_hunt_notices_when_a_safeguard_is_gone(target: type, name: str, unsa
         assert first_violation(range(200)) is not None
 
 
-def test_the_hunt_notices_when_what_was_compacted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the list that comes round now and then: it would make good what was lost, after a while."""
+def test_the_hunt_notices_a_resume_past_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the periodic list, which would repair the loss after a while."""
     monkeypatch.setitem(globals(), "LIMITS", dataclasses.replace(LIMITS, relist_every_s=1e6))
-    sound = Swarm()  # nothing is hidden, which only such a list could show
+    sound = Swarm()  # no lost events, which only such a list could repair
     assert first_violation(range(10), faults=sound) is None
     monkeypatch.setattr(Watcher, "_after_failure", resume_past_compaction)
     assert first_violation(range(200), faults=sound) is not None

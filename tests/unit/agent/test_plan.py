@@ -46,7 +46,7 @@ def test_init_containers_run_in_turn_and_before_the_others() -> None:
     assert started(plan(view, *done)) == [("main", 0)]
 
 
-def test_a_sidecar_is_there_before_the_others_and_is_stopped_after_them() -> None:
+def test_a_sidecar_is_started_before_the_others_and_stopped_after_them() -> None:
     view = pod_view(initContainers=[{"name": "proxy", "image": "i", "restartPolicy": "Always"}], restartPolicy="Never")
     assert started(plan(view)) == [("proxy", 0)]
     assert started(plan(view, process_of("proxy"))) == [("main", 0)]
@@ -86,13 +86,13 @@ def test_restarts_wait_longer_each_time() -> None:
     assert pauses[-1] == LIMITS.agent_restart_s_max
 
 
-def test_a_process_that_a_probe_condemns_is_stopped_and_then_restarted() -> None:
+def test_a_process_whose_probe_fails_is_stopped_and_then_restarted() -> None:
     sick = plan(pod_view(), process_of(), health={"main": Health(alive=False)})
     assert [each.why for each in sick.stop] == ["a probe failed"]
     assert started(sick) == []
 
 
-def test_a_pod_that_is_being_deleted_is_stopped_within_its_grace_and_then_let_go() -> None:
+def test_a_pod_that_is_being_deleted_is_stopped_within_its_grace_and_then_removed() -> None:
     leaving = pod_view(metadata={"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30})
     assert [each.grace_s for each in plan(leaving, process_of(), leaving_s=10.0).stop] == [20.0]
     assert plan(leaving, process_of(running=False)).ending is Ending.REMOVE
@@ -105,15 +105,15 @@ def test_a_pod_that_is_gone_is_killed_at_once_and_confirmed_when_nothing_runs() 
     assert plan(None, process_of(running=False)).ending is Ending.CONFIRM
 
 
-def test_a_pod_whose_end_is_on_record_never_runs_again() -> None:
+def test_a_finished_pod_never_runs_again() -> None:
     ended = pod_view(status={"phase": "Failed"})
     assert started(plan(ended)) == []
     assert len(plan(ended, process_of()).stop) == 1
     assert plan(ended).ending is Ending.CONFIRM
 
 
-def test_an_ended_pod_that_still_waits_for_its_agent_is_let_go() -> None:
-    """Its end was recorded, and the request to remove it was lost: nobody else would ask again."""
+def test_a_finished_pod_that_still_waits_for_its_agent_is_removed() -> None:
+    """Its end was recorded, and the request to remove it was lost: only the agent repeats it."""
     waiting = pod_view(
         status={"phase": "Failed"},
         metadata={"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30},
@@ -127,7 +127,7 @@ def test_a_pod_bound_to_an_earlier_incarnation_of_the_node_has_failed() -> None:
     assert plan(pod_view(), process_of(), disowned=True).ending is Ending.NO
 
 
-def test_what_the_machine_forgot_counts_as_a_restart_and_a_pod_that_is_never_restarted_has_failed() -> None:
+def test_a_process_that_the_driver_lost_counts_as_a_restart_and_fails_a_pod_without_restarts() -> None:
     told = {
         "phase": "Running",
         "containerStatuses": [{"name": "main", "restartCount": 2, "state": {"running": {}}}],
@@ -138,7 +138,7 @@ def test_what_the_machine_forgot_counts_as_a_restart_and_a_pod_that_is_never_res
     assert phase(once) == "Failed"
 
 
-def test_a_deadline_ends_a_pod_however_well_it_runs() -> None:
+def test_a_deadline_ends_a_healthy_pod() -> None:
     view = pod_view(activeDeadlineSeconds=60)
     assert plan(view, process_of(), age_s=20.0).resync_s == 40.0
     assert len(plan(view, process_of(), age_s=60.0).stop) == 1
@@ -162,9 +162,7 @@ processes = st.builds(
     st.floats(0, 1000),
     st.booleans(),
 )
-def test_nothing_is_started_that_runs_or_ever_was_started(
-    found: list[ContainerProcess], policy: str, now_s: float, leaving: bool
-) -> None:
+def test_no_attempt_is_started_twice(found: list[ContainerProcess], policy: str, now_s: float, leaving: bool) -> None:
     metadata = {"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30} if leaving else {}
     view = pod_view(
         containers=[{"name": "main", "image": "i"}, {"name": "side", "image": "i"}],

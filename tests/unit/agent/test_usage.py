@@ -1,4 +1,4 @@
-"""What pods use, as rates: from two samples of what their processes had used."""
+"""Usage of pods as rates, from two samples of their processes."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def said(rates: PodRates) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def test_a_rate_is_what_was_used_between_two_samples() -> None:
+def test_a_rate_is_the_difference_of_two_samples() -> None:
     rates = rates_of([process()], sample(100, main=7.0), sample(110, main=9.5))
     assert said(rates) == {"u1": {"main": {"cpu": "250m"}}}
 
 
-def test_the_memory_is_what_is_held_now() -> None:
+def test_memory_is_that_of_the_last_sample() -> None:
     one = process()
     before, after = (
         Sample(at_s, {one.identity: Consumption(0.0, held)}) for at_s, held in ((0, 5 << 20), (10, 1 << 20))
@@ -48,7 +48,7 @@ def test_the_memory_is_what_is_held_now() -> None:
     assert said(rates_of([one], before, after)) == {"u1": {"main": {"cpu": "0", "memory": "1048576"}}}
 
 
-def test_a_pod_of_which_a_part_was_not_measured_twice_is_left_out() -> None:
+def test_a_pod_with_a_process_in_one_sample_only_is_left_out() -> None:
     both = [process(), process(container="side")]
     assert rates_of(both, sample(0, main=0.0), sample(10, main=5.0, side=1.0)) == {}
     assert rates_of(both, sample(0, main=0.0, side=0.0), sample(10, main=5.0)) == {}
@@ -63,7 +63,7 @@ def test_a_restarted_container_is_another_process() -> None:
     assert rates_of([process(running=False), again], first, second) == {}
 
 
-def test_what_has_ended_uses_nothing_and_hides_nobody() -> None:
+def test_ended_processes_use_nothing_and_hide_no_pod() -> None:
     ended = process(container="init", running=False)
     assert said(rates_of([ended, process()], sample(0, main=0.0), sample(10, main=1.0))) == {
         "u1": {"main": {"cpu": "100m"}}
@@ -72,9 +72,7 @@ def test_what_has_ended_uses_nothing_and_hides_nobody() -> None:
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e5), st.floats(-10, 1e4), st.booleans())
 @example(first=0.0, last=1.0, at_s=0.0, window_s=1e-308, running=True)
-def test_no_rate_is_negative_whatever_is_counted(
-    first: float, last: float, at_s: float, window_s: float, running: bool
-) -> None:
+def test_no_rate_is_negative(first: float, last: float, at_s: float, window_s: float, running: bool) -> None:
     rates = rates_of([process(running=running)], sample(at_s, main=first), sample(at_s + window_s, main=last))
     for containers in rates.values():
         assert containers["main"]["cpu"].nano >= 0

@@ -55,7 +55,7 @@ class House:
         return found[0] if found else None
 
     async def until(self, key: Key, holds: Callable[[Any], bool]) -> Any:
-        """Wait until an object is as it should be. Its view."""
+        """Wait until an object fulfils a condition. Returns its view."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await self.find(key)
@@ -151,7 +151,7 @@ def is_rolled_out(view: Any) -> bool:
     return bool(status.observed_generation == view.generation and done)
 
 
-def test_the_autoscaler_reads_what_real_agents_measured(tmp_path: Path) -> None:
+def test_the_autoscaler_uses_the_measurements_of_real_agents(tmp_path: Path) -> None:
     async def program() -> None:
         async with house(tmp_path / "kedge.db") as here:
             for driver in here.drivers:
@@ -178,7 +178,7 @@ def test_the_autoscaler_reads_what_real_agents_measured(tmp_path: Path) -> None:
     asyncio.run(program())
 
 
-def test_of_two_processes_one_works_and_the_other_takes_over(tmp_path: Path) -> None:
+def test_one_of_two_processes_leads_and_the_other_takes_over(tmp_path: Path) -> None:
     async def program() -> None:
         async with house(tmp_path / "kedge.db", nodes=0) as here:
             other = ControlPlane(DirectTransport(here.service), here.env, component="other")
@@ -193,7 +193,7 @@ def test_of_two_processes_one_works_and_the_other_takes_over(tmp_path: Path) -> 
     asyncio.run(program())
 
 
-def test_the_namespaces_of_a_control_plane_are_there_when_it_runs(tmp_path: Path) -> None:
+def test_a_control_plane_creates_its_namespaces(tmp_path: Path) -> None:
     async def program() -> None:
         async with house(tmp_path / "kedge.db", nodes=0) as here:
             await until_leading(here.plane)

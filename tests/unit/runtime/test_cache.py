@@ -1,4 +1,4 @@
-"""What readers of a cache get: frozen objects, at a known revision and age, found by index, and nothing older."""
+"""Reads of a cache: frozen objects at a known revision and age, found by index, and never older data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_cache_that_never_listed_is_not_read() -> None:
 
 
 @asynchronous
-async def test_every_read_tells_its_revision_its_age_and_its_place() -> None:
+async def test_every_read_has_its_revision_age_and_place() -> None:
     harness, cache = await with_maps(4)
     made = await harness.world.create(config_map("later"))
     assert await cache.at_least(made.revision) >= made.revision
@@ -159,7 +159,7 @@ async def test_a_kind_and_scope_has_one_cache_and_a_part_of_a_kind_its_own() -> 
 
 
 @asynchronous
-async def test_a_fresh_read_asks_the_authority_and_tells_a_sound_floor() -> None:
+async def test_a_fresh_read_goes_to_the_api_server_and_returns_a_safe_floor() -> None:
     harness, cache = await with_maps(1)
     harness.transport.mute = True
     made = await harness.world.create(config_map("unseen"))
@@ -193,7 +193,7 @@ async def test_an_object_that_crossed_to_another_process_is_the_same_and_as_froz
 
 
 @asynchronous
-async def test_a_reader_waits_for_a_revision_or_is_told_what_there_is() -> None:
+async def test_a_reader_waits_for_a_revision_or_gets_an_error_with_the_one_reached() -> None:
     harness, cache = await with_maps(1)
     waiting = asyncio.ensure_future(cache.at_least(cache.revision + 1))
     await asyncio.sleep(0)
@@ -209,7 +209,7 @@ async def test_a_reader_waits_for_a_revision_or_is_told_what_there_is() -> None:
 
 
 @asynchronous
-async def test_a_commit_is_known_to_be_whole_at_once_and_not_at_the_next_mark() -> None:
+async def test_a_commit_is_known_to_be_complete_at_once_and_not_at_the_next_bookmark() -> None:
     harness, cache = await with_maps(1, dataclasses.replace(QUICK, watch_progress_s=60.0, watch_probe_s=60.0))
     made = await harness.world.create(config_map("x"))
     assert await cache.at_least(made.revision, within_s=5) == made.revision
@@ -232,7 +232,7 @@ async def test_an_idle_kind_reaches_the_revision_of_a_fence_by_bookmarks() -> No
 
 
 @asynchronous
-async def test_a_budget_is_held_and_an_idle_store_still_proves_its_caches_current() -> None:
+async def test_a_staleness_bound_holds_and_an_idle_store_still_proves_its_caches_current() -> None:
     harness, cache = await with_maps(1)
     proved_s = cache._proved_s
     # Nothing is written: only asking the authority can show that nothing was missed.
@@ -249,7 +249,7 @@ async def test_a_budget_is_held_and_an_idle_store_still_proves_its_caches_curren
 
 
 @asynchronous
-async def test_history_that_is_caught_up_with_proves_nothing_until_it_reaches_the_present() -> None:
+async def test_events_of_a_backlog_prove_nothing_until_the_stream_has_caught_up() -> None:
     harness, cache = await with_maps(2)
     cache.proof(cache.revision + 10, asked_s=harness.env.monotonic())
     proved = cache._proved_s
@@ -347,7 +347,7 @@ async def test_nodes_are_found_by_zone_and_policies_by_version() -> None:
 
 
 @asynchronous
-async def test_an_index_that_cannot_read_an_object_says_so_instead_of_leaving_it_out() -> None:
+async def test_an_index_that_cannot_read_an_object_raises_instead_of_leaving_it_out() -> None:
     harness, cache = await with_maps(1)
 
     def fragile(each: Object) -> tuple[str, ...]:
@@ -397,7 +397,7 @@ async def test_deletions_are_remembered_up_to_a_number_and_a_time() -> None:
 
 
 @asynchronous
-async def test_subscribers_are_told_in_order_and_one_that_raises_stops_nobody() -> None:
+async def test_subscribers_are_notified_in_order_and_one_that_raises_stops_no_other() -> None:
     harness, cache = await with_maps(1)
     told: list[tuple[ChangeType, str]] = []
 
@@ -430,7 +430,7 @@ async def test_subscribers_are_told_in_order_and_one_that_raises_stops_nobody() 
 
 
 @asynchronous
-async def test_the_cache_can_be_built_again_as_it_stood_at_any_place() -> None:
+async def test_the_cache_can_be_rebuilt_at_any_place() -> None:
     limits = dataclasses.replace(QUICK, received_log_max=6, received_pinned_max=12)
     harness, cache = await with_maps(3, limits)
     stood: dict[int, tuple[dict[Key, Object], int]] = {}

@@ -1,4 +1,4 @@
-"""Read your writes: a key waits for what it wrote, and never runs on what is older."""
+"""Read your writes: a key waits for its writes, and never runs on older data."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def relists(harness: CacheHarness, why: str) -> float:
 
 
 @asynchronous
-async def test_a_key_waits_until_the_cache_has_what_it_wrote() -> None:
+async def test_a_key_waits_until_the_cache_has_its_write() -> None:
     harness, cache, floors = await with_floors()
     await floors.met(ME)  # wrote nothing
     made = await harness.world.create(config_map("x"))
     floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
-    floors.note(ME, POD, made.revision)  # nobody caches pods
+    floors.note(ME, POD, made.revision)  # no cache of pods exists
     assert floors.pending(ME) == (Floor("ConfigMap", made.revision, made.key),)
     assert cache.get(made.key).value is None
     await floors.met(ME)
@@ -51,7 +51,7 @@ async def test_a_key_waits_until_the_cache_has_what_it_wrote() -> None:
 
 @asynchronous
 async def test_a_floor_that_is_not_met_fails_the_key_and_stays() -> None:
-    """A wait that gives up and goes on makes three of what should be one."""
+    """A wait that times out and continues creates three objects instead of one."""
     harness, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_relist_s=0.005))
     harness.transport.down = harness.transport.mute = True
     made = await harness.world.create(config_map("x"))
@@ -66,7 +66,7 @@ async def test_a_floor_that_is_not_met_fails_the_key_and_stays() -> None:
 
 
 @asynchronous
-async def test_a_write_that_the_stream_lost_is_noticed_and_listed() -> None:
+async def test_a_write_that_the_stream_lost_is_noticed_and_relisted() -> None:
     harness, cache, floors = await with_floors()
     harness.transport.alter = lambda event: (
         () if event.object is not None and event.object.key.name == "x" else (event,)
@@ -82,7 +82,7 @@ async def test_a_write_that_the_stream_lost_is_noticed_and_listed() -> None:
 
 
 @asynchronous
-async def test_a_write_that_is_late_is_listed() -> None:
+async def test_a_write_that_is_late_is_relisted() -> None:
     # The stream would be found dead sooner than the floor is late: let it live.
     harness, cache, floors = await with_floors(dataclasses.replace(QUICK, watch_probe_s=60.0))
     harness.transport.mute = True
@@ -96,7 +96,7 @@ async def test_a_write_that_is_late_is_listed() -> None:
 
 @asynchronous
 async def test_an_unknown_outcome_waits_for_the_confirming_read() -> None:
-    """A write timed out and had been made. Who read it must not act before the cache has it too."""
+    """A write timed out and was committed. Its key must not run before the cache has it."""
     harness, cache, floors = await with_floors()
     harness.transport.alter = lambda _: ()
     made = await harness.world.create(config_map("x"))
@@ -116,7 +116,7 @@ async def test_an_unknown_outcome_waits_for_the_confirming_read() -> None:
 
 
 @asynchronous
-async def test_many_writes_of_one_key_cost_no_more_than_the_bound() -> None:
+async def test_the_floors_of_one_key_are_bounded() -> None:
     harness, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_objects_max=3))
     for n in range(8):
         made = await harness.world.create(config_map(f"x{n}"))
@@ -145,8 +145,8 @@ async def test_a_floor_noted_while_another_is_awaited_is_kept() -> None:
 
 
 @asynchronous
-async def test_one_object_of_a_commit_does_not_stand_for_the_others() -> None:
-    """Two objects are written by one commit, and the stream has brought one of them."""
+async def test_one_object_of_a_commit_does_not_prove_the_others() -> None:
+    """One commit writes two objects, and the stream has delivered one of them."""
     harness, cache, _ = await with_floors()
     found = cache.get(Key("ConfigMap", "default", "first")).value
     assert found is not None
@@ -180,7 +180,7 @@ async def test_floors_of_keys_that_never_run_again_are_swept_once_they_are_met()
 
 
 @asynchronous
-async def test_who_gives_up_again_and_again_leaves_nothing_behind_in_a_cache_that_stands_still() -> None:
+async def test_waiters_that_time_out_repeatedly_leave_nothing_behind_in_a_cache_that_does_not_move() -> None:
     waits = RevisionWaiters()
     wrote = Key("ConfigMap", "default", "x")
 
@@ -193,7 +193,7 @@ async def test_who_gives_up_again_and_again_leaves_nothing_behind_in_a_cache_tha
 
 
 @asynchronous
-async def test_one_who_gives_up_behind_others_does_not_wake_them_nor_keep_them_asleep() -> None:
+async def test_a_waiter_that_times_out_behind_others_neither_wakes_nor_blocks_them() -> None:
     waits, reached = RevisionWaiters(), [0]
 
     def reach(revision: int) -> None:
@@ -212,7 +212,7 @@ async def test_one_who_gives_up_behind_others_does_not_wake_them_nor_keep_them_a
     assert not first.done()
     reach(6)
     assert await first
-    assert [revision for revision, _, _ in waits.by_revision] == [9], "it went when nobody stood before it any more"
+    assert [revision for revision, _, _ in waits.by_revision] == [9], "it was removed when it reached the top"
     reach(9)
     assert await last
     assert waits.by_revision == []

@@ -1,4 +1,4 @@
-"""Whatever happens to the stream, a quiet cache equals the authority, and its indexes equal a recomputation."""
+"""After any faults of the stream, a quiet cache equals the store, and its indexes equal a recomputation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ steps = st.one_of(
 
 
 class Model:
-    """The authority as a plain dict, and what a subscriber believes."""
+    """The store as a plain dict, and the state that a subscriber derives from changes."""
 
     def __init__(self, harness: CacheHarness, cache: Cache) -> None:
         self.harness = harness
@@ -57,7 +57,7 @@ class Model:
         self.check()
 
     def check(self) -> None:
-        """What must hold at every moment, quiet or not."""
+        """Invariants that hold at every moment."""
         cache = self.cache
         assert cache.revision >= self.revision
         self.revision = cache.revision
@@ -116,7 +116,7 @@ class Model:
 
 @settings(max_examples=150)
 @given(st.lists(steps, max_size=40))
-def test_a_quiet_cache_equals_the_authority(plan: list[tuple[str, str, str]]) -> None:
+def test_a_quiet_cache_equals_the_store(plan: list[tuple[str, str, str]]) -> None:
     async def run() -> None:
         harness = await make_cache_harness(LIMITS)
         model = Model(harness, harness.caches.cache(CONFIG_MAP))

@@ -1,4 +1,4 @@
-"""What a reconcile may touch: every write under an id of its own, every unknown outcome read, everything recorded."""
+"""The context of a reconcile: operation ids for writes, reads after unknown outcomes, a complete record."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ WEB = Key("ReplicaSet.apps", "default", "web")
 VICTIM = Key("Pod", "default", "web-9")
 LEDGER = Key(ALLOCATION.key_kind, "", "node-a")
 ONCE = Limits(decisions_sample_every=1, client_attempts_max=1, client_deadline_s=3.0, breaker_failures_max=10_000)
-"""The client gives up at once, so that the reconcile itself meets the unknown outcome."""
+"""The client does not retry, so that the reconcile itself gets the unknown outcome."""
 
 
 class World(NamedTuple):
-    """What the caches show when a run begins."""
+    """The content of the caches when a run begins."""
 
     owner: Object
     pod: Object | None
@@ -73,7 +73,7 @@ READS = {"fresh", "fresh_list"}
 
 
 def test_every_verb_of_the_context_that_writes_is_tried_here() -> None:
-    """Whoever adds a verb adds it to the table, and so shows what becomes of its unknown outcomes."""
+    """A new verb must be added to the table, which tests its unknown outcomes."""
     verbs = {name for name, _ in inspect.getmembers(Context, inspect.iscoroutinefunction) if not name.startswith("_")}
     assert verbs - READS == {name.partition(" ")[0] for name in WRITES}
 
@@ -85,8 +85,8 @@ def state_of(harness: ControllerHarness) -> dict[Key, int]:
 
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("lost", ["no reply", "cancelled"])
-def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
-    """After an unknown outcome the authority is read, and the key runs again only on caches that have that answer."""
+def test_no_write_treats_a_timeout_as_a_failure(name: str, lost: str) -> None:
+    """After an unknown outcome the API server is read, and the key runs again only on caches that have that version."""
 
     @with_harness(ONCE)
     async def test(harness: ControllerHarness) -> None:
@@ -134,7 +134,7 @@ def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
         await until(lambda: len(runs) >= 2)
         since = harness.transport.asked[runs[0][1] :]
         if call.key is not None:
-            assert ("get", call.key) in since, "nobody read what became of it"
+            assert ("get", call.key) in since, "its outcome was not read"
         shown = runs[1][0]
         assert shown.keys() == after.keys()
         changed = {key: revision for key, revision in after.items() if before.get(key) != revision}
@@ -144,7 +144,7 @@ def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
 
 
 @with_harness(ONCE)
-async def test_what_is_read_at_the_authority_is_recorded_and_needs_no_floor(harness: ControllerHarness) -> None:
+async def test_a_fresh_read_is_recorded_and_sets_no_floor(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         assert await ctx.fresh(key) is not None
         assert await ctx.fresh(VICTIM) is None
@@ -164,7 +164,7 @@ async def test_what_is_read_at_the_authority_is_recorded_and_needs_no_floor(harn
 
 
 @with_harness()
-async def test_a_write_on_an_old_version_is_refused_and_the_next_run_has_seen_the_newer(
+async def test_a_write_on_an_old_version_is_rejected_and_the_next_run_has_the_newer_one(
     harness: ControllerHarness,
 ) -> None:
     """argo-rollouts#4073 (bug 10): newer state is never overwritten, and the conflict is not permanent."""
@@ -200,7 +200,7 @@ async def test_a_write_on_an_old_version_is_refused_and_the_next_run_has_seen_th
 
 
 @with_harness()
-async def test_what_was_replaced_under_its_name_is_neither_patched_nor_deleted(harness: ControllerHarness) -> None:
+async def test_a_replacement_of_the_same_name_is_neither_patched_nor_deleted(harness: ControllerHarness) -> None:
     refused: list[str] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -283,8 +283,8 @@ async def test_a_repeat_after_a_lost_reply_carries_the_same_id_and_happens_once(
 
 
 @with_harness()
-async def test_nothing_is_asked_in_the_name_of_a_decision_that_is_over(harness: ControllerHarness) -> None:
-    """A task that a reconciler leaves behind would run beside the next run of its key."""
+async def test_a_decision_that_has_ended_sends_no_requests(harness: ControllerHarness) -> None:
+    """A task that a reconciler leaves behind would run concurrently with the next run of its key."""
     left: list[Context] = []
 
     async def work(ctx: Context, _: Key) -> Action:
@@ -303,7 +303,7 @@ async def test_nothing_is_asked_in_the_name_of_a_decision_that_is_over(harness: 
 
 
 @with_harness()
-async def test_a_record_keeps_what_was_asked_though_the_caller_goes_on_to_change_it(harness: ControllerHarness) -> None:
+async def test_a_record_keeps_the_request_body_although_the_caller_changes_it_later(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
         assert owner is not None
@@ -322,7 +322,7 @@ async def test_a_record_keeps_what_was_asked_though_the_caller_goes_on_to_change
 
 
 @with_harness()
-async def test_a_record_tells_who_woke_it_what_it_read_and_how_far_the_caches_were(harness: ControllerHarness) -> None:
+async def test_a_record_has_its_wake_ups_its_reads_and_the_revisions_of_the_caches(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None
@@ -363,7 +363,9 @@ async def test_a_record_tells_who_woke_it_what_it_read_and_how_far_the_caches_we
 
 
 @with_harness(Limits(decisions_sample_every=1, watch_probe_s=1.0, watch_silence_s=3600.0))
-async def test_a_declared_budget_is_enforced_before_the_reconciler_and_recorded(harness: ControllerHarness) -> None:
+async def test_a_declared_staleness_bound_is_enforced_before_the_reconciler_and_recorded(
+    harness: ControllerHarness,
+) -> None:
     runs: list[float] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -395,7 +397,7 @@ async def test_a_declared_budget_is_enforced_before_the_reconciler_and_recorded(
 
 
 @with_harness(Limits(decisions_sample_every=1, watch_probe_s=1.0, watch_silence_s=3600.0))
-async def test_a_budget_of_one_decision_is_enforced_where_it_is_asked_for(harness: ControllerHarness) -> None:
+async def test_a_staleness_bound_of_one_decision_is_enforced_at_its_call(harness: ControllerHarness) -> None:
     ends: list[str] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -447,8 +449,8 @@ def says(value: bool) -> Any:
 
 
 @pytest.mark.parametrize("make", [replicas_of, says], ids=["spec", "condition"])
-def test_two_controllers_that_undo_each_other_are_slowed_and_named(make: Callable[[Any], Any]) -> None:
-    """crossplane#6751 (bug 14): a fight at full speed, with no error and no backoff, is found and its rival named."""
+def test_two_controllers_that_undo_each_other_are_throttled_and_named(make: Callable[[Any], Any]) -> None:
+    """crossplane#6751 (bug 14): a conflict at full speed, without error or backoff, is found and its writer named."""
 
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
@@ -470,8 +472,8 @@ def test_two_controllers_that_undo_each_other_are_slowed_and_named(make: Callabl
 
 
 @with_harness(Limits(queue_loop_runs_max=5))
-async def test_honest_fan_out_is_no_fight(harness: ControllerHarness) -> None:
-    """crossplane#7108 (bug 14): many changes of many children wake one owner; that is work, and is not slowed."""
+async def test_fan_out_is_not_a_conflict(harness: ControllerHarness) -> None:
+    """crossplane#7108 (bug 14): many changes of many children wake one owner; that is work, and is not throttled."""
 
     async def work(ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
@@ -499,8 +501,8 @@ async def test_honest_fan_out_is_no_fight(harness: ControllerHarness) -> None:
 
 
 @with_harness()
-async def test_a_user_who_changes_his_mind_is_answered_at_once_each_time(harness: ControllerHarness) -> None:
-    """What no controller wrote is somebody's wish: to undo it again and again is no fight."""
+async def test_repeated_changes_by_a_user_are_reconciled_at_once_each_time(harness: ControllerHarness) -> None:
+    """A version that no controller wrote is new input each time: reverting it repeatedly is not a conflict."""
     counts: list[int] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -520,8 +522,8 @@ async def test_a_user_who_changes_his_mind_is_answered_at_once_each_time(harness
 
 
 @with_harness()
-async def test_the_time_in_a_status_does_not_feed_itself(harness: ControllerHarness) -> None:
-    """kubeflow/notebooks PR 1343 (bug 15): a status that says `now()` is written once and not for ever."""
+async def test_a_time_in_a_status_causes_no_loop(harness: ControllerHarness) -> None:
+    """kubeflow/notebooks PR 1343 (bug 15): a status that contains `now()` is written once, not in a loop."""
 
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
@@ -538,8 +540,8 @@ async def test_the_time_in_a_status_does_not_feed_itself(harness: ControllerHarn
 
 
 @with_harness()
-async def test_the_time_in_a_plain_patch_feeds_itself_and_is_slowed(harness: ControllerHarness) -> None:
-    """kubeflow/notebooks PR 1343 (bug 15): past `write_status` the queue still finds the loop, and names it."""
+async def test_a_time_in_a_plain_patch_causes_a_loop_that_is_throttled(harness: ControllerHarness) -> None:
+    """kubeflow/notebooks PR 1343 (bug 15): without `write_status` the queue still finds the loop, and names it."""
 
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)

@@ -1,4 +1,4 @@
-"""What only this process can observe is recorded as it was; a word about a pod's end counts for one incarnation."""
+"""Observations of one process are recorded as made; a confirmed end of a pod counts for one node incarnation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGER = Key(ALLOCATION.key_kind, "", "node-a")
 
 
 class Ear:
-    """Something that a process hears, and that is another each time one listens."""
+    """An observation that is different each time."""
 
     def __init__(self) -> None:
         self.heard: dict[str, int] = {"times": 0}
@@ -35,7 +35,7 @@ def unrecorded(_: Context, __: str, measure: Any) -> Any:
 
 
 @with_harness()
-async def test_a_measurement_decides_again_as_it_did_and_is_not_made_again(harness: ControllerHarness) -> None:
+async def test_a_recheck_uses_the_recorded_measurement_and_makes_no_new_one(harness: ControllerHarness) -> None:
     ear = Ear()
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -51,7 +51,7 @@ async def test_a_measurement_decides_again_as_it_did_and_is_not_made_again(harne
 
 
 @with_harness()
-async def test_a_measurement_past_the_record_is_found_out(harness: ControllerHarness) -> None:
+async def test_a_measurement_that_is_not_recorded_is_found(harness: ControllerHarness) -> None:
     ear = Ear()
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -74,7 +74,7 @@ async def test_a_measurement_past_the_record_is_found_out(harness: ControllerHar
 
 
 async def leave_a_claim(harness: ControllerHarness) -> Object:
-    """A pod that was deleted by force: its claim stays until somebody knows that it has ended."""
+    """A force-deleted pod: its claim stays until its end is confirmed."""
     service = harness.cluster.authority
     owner = await harness.create()
     home = (await service.create(NODE, node())).object
@@ -89,7 +89,7 @@ async def claims(harness: ControllerHarness) -> set[str]:
 
 
 @with_harness()
-async def test_a_claim_is_freed_on_the_word_of_a_decision_which_is_told_beside_it(harness: ControllerHarness) -> None:
+async def test_a_claim_is_freed_by_a_decision_whose_id_is_recorded_with_it(harness: ControllerHarness) -> None:
     gone = await leave_a_claim(harness)
     assert await claims(harness) == {gone.uid}
 
@@ -110,8 +110,8 @@ async def test_a_claim_is_freed_on_the_word_of_a_decision_which_is_told_beside_i
 
 
 @with_harness()
-async def test_a_word_about_one_incarnation_of_a_node_says_nothing_of_the_next(harness: ControllerHarness) -> None:
-    """1. A ledger is read. 2. Its node goes, and another of its name comes. 3. The word is sent."""
+async def test_a_confirmation_for_one_node_incarnation_does_not_apply_to_the_next(harness: ControllerHarness) -> None:
+    """1. A ledger is read. 2. Its node is replaced by one of the same name. 3. The confirmation is sent."""
     gone = await leave_a_claim(harness)
     refused: list[Conflict] = []
 
@@ -132,7 +132,7 @@ async def test_a_word_about_one_incarnation_of_a_node_says_nothing_of_the_next(h
 
 
 @with_harness()
-async def test_a_word_about_a_pod_that_lives_frees_nothing(harness: ControllerHarness) -> None:
+async def test_a_confirmation_for_a_pod_that_exists_frees_nothing(harness: ControllerHarness) -> None:
     service = harness.cluster.authority
     owner = await harness.create()
     await service.create(NODE, node())

@@ -1,4 +1,4 @@
-"""The controller: what a run's end means for its key, what wakes it, and what it waits for. One thing at a time."""
+"""The controller: results of runs, wake-ups and floors, one at a time."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ async def test_a_failing_key_is_explained(harness: ControllerHarness) -> None:
 
 
 @with_harness()
-async def test_a_cancellation_that_a_reconciler_lets_out_ends_neither_worker_nor_controller(
+async def test_a_cancellation_that_escapes_a_reconciler_ends_neither_worker_nor_controller(
     harness: ControllerHarness,
 ) -> None:
-    """kopf#996 (bug 20) in small: the operator must not live on without working, nor end without a word."""
+    """kopf#996 (bug 20) in small: the operator must neither run without working nor end without an error."""
     seen: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -93,7 +93,7 @@ async def test_a_cancellation_that_a_reconciler_lets_out_ends_neither_worker_nor
 
 
 @with_harness()
-async def test_what_is_returned_must_be_an_action(harness: ControllerHarness) -> None:
+async def test_a_result_that_is_not_an_action_is_rejected(harness: ControllerHarness) -> None:
     async def work(_: Context, __: Key) -> Any:
         return None
 
@@ -106,7 +106,7 @@ async def test_what_is_returned_must_be_an_action(harness: ControllerHarness) ->
 
 
 @pytest.mark.parametrize("raised", [True, False])
-def test_a_terminal_end_is_not_tried_again_until_something_changes(raised: bool) -> None:
+def test_a_terminal_result_is_not_retried_until_something_changes(raised: bool) -> None:
     @with_harness(Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=100_000))
     async def test(harness: ControllerHarness) -> None:
         runs: list[int] = []
@@ -142,7 +142,7 @@ def test_a_terminal_end_is_not_tried_again_until_something_changes(raised: bool)
 
 
 @with_harness(Limits(resync_every_s=100_000, relist_every_s=100_000))
-async def test_a_requeue_comes_after_its_pause_and_awaiting_a_change_waits_for_one(harness: ControllerHarness) -> None:
+async def test_a_requeue_runs_after_its_delay_and_await_change_waits_for_a_change(harness: ControllerHarness) -> None:
     at: list[float] = []
 
     async def work(_: Context, __: Key) -> Action:
@@ -160,7 +160,7 @@ async def test_a_requeue_comes_after_its_pause_and_awaiting_a_change_waits_for_o
 
 
 @with_harness()
-async def test_a_priority_that_cannot_be_told_costs_no_wake_up(harness: ControllerHarness) -> None:
+async def test_a_priority_function_that_raises_costs_no_wake_up(harness: ControllerHarness) -> None:
     seen: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -193,7 +193,7 @@ async def test_higher_priorities_go_first(harness: ControllerHarness) -> None:
 
 
 @with_harness(Limits(resync_every_s=30.0, queue_resync_spread_s=1.0, relist_every_s=100_000))
-async def test_every_key_is_looked_at_now_and_then_though_nothing_is_known_to_have_changed(
+async def test_every_key_is_resynced_periodically_without_a_change(
     harness: ControllerHarness,
 ) -> None:
     seen: list[float] = []
@@ -210,7 +210,7 @@ async def test_every_key_is_looked_at_now_and_then_though_nothing_is_known_to_ha
 
 
 @with_harness(Limits(queue_keys_max=3, queue_resync_spread_s=0.5, resync_every_s=100_000, relist_every_s=100_000))
-async def test_what_a_full_queue_refused_is_made_good(harness: ControllerHarness) -> None:
+async def test_keys_that_a_full_queue_rejected_are_reconciled_later(harness: ControllerHarness) -> None:
     """kube-rs#1322 (bug 13): a bound may delay a reconcile, it never drops one."""
     seen: set[str] = set()
 
@@ -227,7 +227,7 @@ async def test_what_a_full_queue_refused_is_made_good(harness: ControllerHarness
 
 
 @with_harness(Limits(resync_every_s=100_000, relist_every_s=100_000))
-async def test_changes_during_a_run_with_every_worker_busy_are_all_looked_at(harness: ControllerHarness) -> None:
+async def test_changes_during_a_run_with_every_worker_busy_are_all_reconciled(harness: ControllerHarness) -> None:
     """kube-rs#1322 (bug 13): a change that comes while its key runs and no worker is free is run afterwards."""
     seen: dict[str, int] = {}
 
@@ -292,7 +292,7 @@ async def test_a_key_waits_for_its_own_writes_and_its_worker_does_not(harness: C
 
 
 @with_harness(Limits(decisions_sample_every=1, floor_relist_s=1.0, floor_wait_s=3.0))
-async def test_a_floor_that_is_not_met_in_time_fails_the_key_and_the_reconciler_is_not_asked(
+async def test_a_floor_that_is_not_met_in_time_fails_the_key_without_a_reconcile(
     harness: ControllerHarness,
 ) -> None:
     runs: list[int] = []
@@ -347,7 +347,7 @@ async def test_a_kind_is_declared_once_and_read_only_if_declared(harness: Contro
 
 
 @with_harness()
-async def test_a_kind_that_is_only_read_wakes_nobody_and_one_that_is_mapped_wakes_whom_it_names(
+async def test_a_kind_that_is_only_read_wakes_no_key_and_a_mapped_kind_wakes_the_keys_it_names(
     harness: ControllerHarness,
 ) -> None:
     woken: list[str] = []

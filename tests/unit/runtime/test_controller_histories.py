@@ -1,4 +1,4 @@
-"""A new leader on a server whose kinds have histories of their own: its fence says nothing of what its caches have."""
+"""A new leader on a server whose kinds have separate histories: its fence cannot be compared with its caches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def look(_: Context, __: Key) -> Action:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_leader_begins_though_its_lease_is_of_a_history_far_ahead_of_its_caches(declared: bool) -> None:
-    """To wait until a cache has come as far as another history is would be to wait for ever."""
+def test_a_leader_begins_although_the_history_of_its_lease_is_far_ahead_of_its_caches(declared: bool) -> None:
+    """A wait for a revision of another history would never end."""
 
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
@@ -36,7 +36,7 @@ def test_a_leader_begins_though_its_lease_is_of_a_history_far_ahead_of_its_cache
 
 
 def second_leads_blindly(*, declared: bool) -> bool:
-    """1. A leader writes what its standby is not told of. 2. It goes. 3. The standby's lease is of a revision that its
+    """1. A leader writes, and its standby gets no event. 2. It stops. 3. The standby's lease has a revision that its
     caches are past: but that of leases, which began later. Does it lead before it has seen what was written?
     """
     blindly: list[bool] = []
@@ -74,13 +74,15 @@ def second_leads_blindly(*, declared: bool) -> bool:
     return blindly[0]
 
 
-def test_a_leader_whose_lease_is_of_a_history_far_behind_waits_for_what_its_predecessor_wrote() -> None:
+def test_a_leader_whose_lease_history_is_far_behind_waits_for_the_writes_of_its_predecessor() -> None:
     assert not second_leads_blindly(declared=True)
     assert second_leads_blindly(declared=False)
 
 
 @with_harness()
-async def test_who_is_stopped_while_it_waits_for_its_caches_does_not_wait_on(harness: ControllerHarness) -> None:
+async def test_a_controller_that_is_stopped_while_it_waits_for_its_caches_stops_waiting(
+    harness: ControllerHarness,
+) -> None:
     split_histories(harness.transport, {LEASES: FAR})
     harness.transport.mute = True
     controller = harness.controller(look, lease=LEASE)

@@ -1,4 +1,4 @@
-"""The controller that leads: how it begins a term, ends it, is deposed, and stops."""
+"""A leading controller: how it begins a term, ends it, loses it, and stops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pods(harness: ControllerHarness) -> list[str]:
 
 
 def counting() -> tuple[list[str], Any]:
-    """A reconciler that writes down the name of its process for each run, and takes a second."""
+    """A reconciler that records the name of its process at each run, and takes a second."""
     ran: list[str] = []
 
     def named(name: str) -> Any:
@@ -43,7 +43,7 @@ def counting() -> tuple[list[str], Any]:
 
 
 class Crew(NamedTuple):
-    """A controller that leads, and one in another process that stands by."""
+    """A leading controller, and a standby in another process."""
 
     first: Controller
     leading: asyncio.Task[None]
@@ -53,7 +53,7 @@ class Crew(NamedTuple):
 
 
 async def leader_and_standby(harness: ControllerHarness, named: Any, watches: Sequence[WatchSpec] = ()) -> Crew:
-    """`watches` are those of the one that stands by."""
+    """`watches` are those of the standby."""
     first = harness.controller(named("first"), lease=LEASE)
     leading = harness.start(first)
     await until(lambda: first.statistics().leading)
@@ -71,7 +71,9 @@ def holder(harness: ControllerHarness) -> str:
 
 
 @with_harness()
-async def test_a_stop_finishes_what_runs_starts_nothing_more_and_then_lets_go(harness: ControllerHarness) -> None:
+async def test_a_stop_finishes_the_runs_in_progress_starts_no_more_and_releases_the_lease(
+    harness: ControllerHarness,
+) -> None:
     began: list[str] = []
     held: list[str] = []
 
@@ -96,7 +98,7 @@ async def test_a_stop_finishes_what_runs_starts_nothing_more_and_then_lets_go(ha
 
 
 @with_harness()
-async def test_a_stop_that_takes_too_long_cancels_and_lets_go_all_the_same(harness: ControllerHarness) -> None:
+async def test_a_stop_that_takes_too_long_cancels_the_runs_and_releases_the_lease(harness: ControllerHarness) -> None:
     began: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -117,7 +119,7 @@ async def test_a_stop_that_takes_too_long_cancels_and_lets_go_all_the_same(harne
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.5, 1.0, 1.005, 1.01, 1.02, 1.03, 1.04, 1.05, 2.0, 2.01, 2.5, 9.0])
-def test_whenever_it_is_stopped_a_controller_does_not_keep_its_lease(after_s: float) -> None:
+def test_a_controller_that_is_stopped_at_any_time_does_not_keep_its_lease(after_s: float) -> None:
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
         _, named = counting()
@@ -134,7 +136,7 @@ def test_whenever_it_is_stopped_a_controller_does_not_keep_its_lease(after_s: fl
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.001, 0.002, 0.003, 0.005, 0.008])
-def test_a_stop_does_not_cut_short_the_letting_go_that_is_under_way(after_s: float) -> None:
+def test_a_stop_does_not_cancel_a_release_in_progress(after_s: float) -> None:
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
         _, named = counting()
@@ -151,7 +153,7 @@ def test_a_stop_does_not_cut_short_the_letting_go_that_is_under_way(after_s: flo
 
 
 @with_harness()
-async def test_a_standby_stops_at_once_and_a_cancelled_leader_lets_go(harness: ControllerHarness) -> None:
+async def test_a_standby_stops_at_once_and_a_cancelled_leader_releases_the_lease(harness: ControllerHarness) -> None:
     _, named = counting()
     first, leading, other, second, standing_by = await leader_and_standby(harness, named)
     await asyncio.sleep(5)
@@ -166,7 +168,7 @@ async def test_a_standby_stops_at_once_and_a_cancelled_leader_lets_go(harness: C
 
 
 @with_harness()
-async def test_standbys_are_warm_and_take_over_with_everything_that_was_left(harness: ControllerHarness) -> None:
+async def test_standbys_are_warm_and_take_over_all_remaining_keys(harness: ControllerHarness) -> None:
     ran, named = counting()
     first, leading, other, second, _ = await leader_and_standby(harness, named)
     await harness.create("web", 1)
@@ -207,7 +209,7 @@ async def test_a_deposed_leader_is_fenced_ends_its_term_and_competes_again(harne
 
 
 @with_harness()
-async def test_a_request_that_outlives_its_lease_does_not_land(harness: ControllerHarness) -> None:
+async def test_a_request_that_outlives_its_lease_is_rejected(harness: ControllerHarness) -> None:
     """kubernetes#44887 (bug 21): a write sent in one term and arriving in the next is refused by the store."""
     ran, named = counting()
     controller = harness.controller(named("one"), lease=LEASE)
@@ -224,10 +226,10 @@ async def test_a_request_that_outlives_its_lease_does_not_land(harness: Controll
 
 
 @with_harness()
-async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_predecessor_wrote(
+async def test_a_new_leader_decides_nothing_before_its_caches_have_the_writes_of_its_predecessor(
     harness: ControllerHarness,
 ) -> None:
-    """kubernetes#59848 (bug 1): a cache from before the change of leaders is no ground to decide on."""
+    """kubernetes#59848 (bug 1): a cache from before the change of leaders is too old to decide on."""
     ran, named = counting()
     first, leading, other, second, _ = await leader_and_standby(harness, named)
     await harness.create()
@@ -238,7 +240,7 @@ async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_pred
     await first.stop()
     await leading
     await asyncio.sleep(20)
-    assert holder(harness).startswith("replicaset-"), "nobody took the lease"
+    assert holder(harness).startswith("replicaset-"), "no candidate took the lease"
     assert not second.statistics().leading
     assert "second" not in ran
     other.transport.mute = False
@@ -252,7 +254,7 @@ async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_pred
 
 @with_harness(Limits(watch_probe_s=3600.0, watch_silence_s=3600.0, cache_wait_s=10.0))
 async def test_a_new_leader_waits_for_all_of_its_caches_at_once(harness: ControllerHarness) -> None:
-    """Six streams died without a word. Each cache is asked to list, and none after another."""
+    """Six streams are dead without an error. All caches are relisted at once, not one after another."""
     _, named = counting()
     quiet = [WatchSpec(kind=KINDS.of_key_kind(each)) for each in ("Pod", "Node", "ConfigMap", "Secret", "Service")]
     first, leading, other, second, _ = await leader_and_standby(harness, named, quiet)
@@ -265,10 +267,10 @@ async def test_a_new_leader_waits_for_all_of_its_caches_at_once(harness: Control
 
 
 @with_harness(Limits(decisions_sample_every=1, client_attempts_max=1, client_deadline_s=3.0))
-async def test_one_machine_though_the_leader_changed_after_a_write_that_timed_out_and_was_made(
+async def test_one_object_although_the_leader_changed_after_a_write_that_timed_out_and_was_committed(
     harness: ControllerHarness,
 ) -> None:
-    """k0smotron#1534 (bug 3): what has been made is known by name and by reading, not by the memory of a process."""
+    """k0smotron#1534 (bug 3): a created object is found by name and by reads, not by the memory of a process."""
 
     async def work(ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)

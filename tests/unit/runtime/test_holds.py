@@ -1,4 +1,4 @@
-"""The net below every controller: whatever it plans, it does not change what a person holds off it."""
+"""The safety net below every controller: an object on hold is not changed, whatever the plan."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def works_by(write: Write) -> Callable[[Context, Key], Awaitable[Action]]:
 
 @pytest.mark.parametrize("write", [patch, patch_whatever_it_says, delete])
 @pytest.mark.parametrize("name", ["marker", "all"])
-def test_what_is_held_is_not_changed_before_the_hold_has_ended_and_then_it_is(write: Write, name: str) -> None:
+def test_an_object_on_hold_is_changed_only_after_the_hold_has_ended(write: Write, name: str) -> None:
     @with_harness()
     async def story(harness: ControllerHarness) -> None:
         await harness.create()
@@ -85,7 +85,7 @@ def test_what_is_held_is_not_changed_before_the_hold_has_ended_and_then_it_is(wr
 
 
 @with_harness()
-async def test_a_hold_on_another_controller_holds_nothing(harness: ControllerHarness) -> None:
+async def test_a_hold_on_another_controller_has_no_effect(harness: ControllerHarness) -> None:
     await harness.create()
     await hold(harness, "garbage")
     harness.open(works_by(patch), name="marker")
@@ -96,7 +96,7 @@ async def test_a_hold_on_another_controller_holds_nothing(harness: ControllerHar
 
 
 @with_harness()
-async def test_the_status_of_what_is_held_may_still_be_told(harness: ControllerHarness) -> None:
+async def test_the_status_of_an_object_on_hold_may_still_be_written(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is not None:

@@ -1,4 +1,4 @@
-"""What a queue promises about one key: once, not twice at once, not lost, not too often, and always explained."""
+"""The guarantees for one key: queued once, never run twice at once, never lost, with backoff, and explained."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = Limits()
 # -- once, and never lost
 
 
-def test_many_wake_ups_of_one_key_are_one_run_that_knows_them_all() -> None:
+def test_many_wake_ups_of_one_key_are_one_run_that_has_them_all() -> None:
     harness = QueueHarness()
     for why in ("pod", "node", "pod"):
         assert harness.queue.add("a", why)
@@ -42,7 +42,7 @@ def test_many_wake_ups_of_one_key_are_one_run_that_knows_them_all() -> None:
     assert harness.queue.get_nowait() is None
 
 
-def test_a_key_woken_while_it_runs_is_run_again_afterwards_and_not_beside() -> None:
+def test_a_key_woken_while_it_runs_is_run_again_afterwards_and_not_concurrently() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "first")
     item = harness.take()
@@ -61,7 +61,7 @@ def test_a_key_woken_while_it_runs_is_run_again_afterwards_and_not_beside() -> N
 
 
 @pytest.mark.parametrize("outcome", [fails(), ItemOutcome.terminal(ValueError("x")), ItemOutcome.requeue(delay_s=60)])
-def test_a_wake_up_during_a_run_is_answered_at_once_however_the_run_ends(outcome: ItemOutcome) -> None:
+def test_a_wake_up_during_a_run_is_run_at_once_after_any_outcome(outcome: ItemOutcome) -> None:
     harness = QueueHarness()
     harness.queue.add("a", "first")
     item = harness.take()
@@ -141,7 +141,7 @@ def test_a_delayed_add_during_a_run_counts_from_the_add() -> None:
     assert (report.state, report.wait_reason, report.next_run_s) == (KeyState.WAITING, WaitReason.DELAYED, 1010.0)
 
 
-def test_a_key_moved_forward_for_ever_does_not_grow_the_queue() -> None:
+def test_a_key_moved_forward_again_and_again_does_not_grow_the_queue() -> None:
     harness = QueueHarness()
     harness.queue.add("sooner", "x", delay_s=1800)  # void tickets behind it are not at the top of anything
     for _ in range(5000):
@@ -154,7 +154,7 @@ def test_a_key_moved_forward_for_ever_does_not_grow_the_queue() -> None:
 # -- failures
 
 
-def test_each_failure_in_a_row_doubles_the_pause_with_jitter_up_to_a_bound() -> None:
+def test_each_failure_in_a_row_doubles_the_backoff_with_jitter_up_to_a_bound() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     pauses = []
@@ -183,7 +183,7 @@ def test_keys_that_fail_together_do_not_come_back_together() -> None:
     assert len({report.next_run_s for report in harness.queue.reports()}) == 50
 
 
-def test_a_success_forgets_the_failures() -> None:
+def test_a_success_resets_the_backoff() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     for _ in range(5):
@@ -199,7 +199,7 @@ def test_a_success_forgets_the_failures() -> None:
     assert harness.take().attempt == 1
 
 
-def test_a_change_is_answered_at_once_though_the_key_backs_off() -> None:
+def test_a_change_is_run_at_once_although_the_key_backs_off() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     for _ in range(8):
@@ -211,7 +211,7 @@ def test_a_change_is_answered_at_once_though_the_key_backs_off() -> None:
     assert (item.attempt, item.wakes) == (10, (RETRY, Wake("mended")))
 
 
-def test_a_server_that_names_a_pause_gets_it() -> None:
+def test_the_retry_after_of_a_server_is_respected() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     harness.queue.done(harness.take(), ItemOutcome.failure(TooManyRequests("busy", retry_after_s=20)))
@@ -220,7 +220,7 @@ def test_a_server_that_names_a_pause_gets_it() -> None:
     assert report.next_run_s == harness.now_s + 20
 
 
-def test_requeue_comes_back_after_its_pause_and_forgets_the_failures() -> None:
+def test_a_requeue_runs_after_its_delay_and_resets_the_backoff() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     harness.queue.done(harness.take(), fails())
@@ -233,7 +233,7 @@ def test_requeue_comes_back_after_its_pause_and_forgets_the_failures() -> None:
     assert harness.take().attempt == 1
 
 
-def test_a_terminal_outcome_is_not_tried_again_and_stays_visible_until_a_run_goes_well() -> None:
+def test_a_terminal_outcome_is_not_retried_and_stays_visible_until_a_run_succeeds() -> None:
     harness = QueueHarness()
     error = ValueError("no such image")
     harness.queue.add("a", "x")
@@ -312,7 +312,7 @@ def test_a_retry_of_a_resynced_key_has_the_priority_of_the_key() -> None:
 # -- full
 
 
-def test_a_full_queue_refuses_new_keys_aloud_and_still_takes_those_it_has() -> None:
+def test_a_full_queue_rejects_new_keys_visibly_and_still_accepts_queued_ones() -> None:
     harness = QueueHarness(limits=Limits(queue_keys_max=2))
     assert harness.queue.add("a", "x")
     assert harness.queue.add("b", "x")
@@ -329,7 +329,7 @@ def test_a_full_queue_refuses_new_keys_aloud_and_still_takes_those_it_has() -> N
 
 
 @asynchronous
-async def test_what_a_full_queue_refused_is_made_good_by_the_resync_it_asks_for() -> None:
+async def test_keys_that_a_full_queue_rejected_come_back_with_the_resync_that_it_owes() -> None:
     harness = QueueHarness(limits=Limits(queue_keys_max=10))
     everything = [f"k{n}" for n in range(57)]
     ran: list[str] = []
@@ -373,7 +373,7 @@ async def test_a_resync_that_is_cut_short_is_still_owed() -> None:
 
 
 @asynchronous
-async def test_closing_ends_the_waiting_takes_nothing_more_and_drain_waits_for_what_runs() -> None:
+async def test_close_ends_waits_and_accepts_nothing_more_and_drain_waits_for_running_items() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     harness.queue.add("b", "x")
@@ -433,7 +433,7 @@ async def test_waiting_works_on_the_production_loop_and_clock() -> None:
 # -- looking
 
 
-def test_statistics_and_metrics_tell_depth_by_priority_and_tenant_and_the_oldest_age() -> None:
+def test_statistics_and_metrics_have_depth_by_priority_and_tenant_and_the_oldest_age() -> None:
     harness = QueueHarness(priority_of=lambda key: 5 if "urgent" in key else 0)
     harness.queue.add("shop/a", "x")
     harness.now_s += 3

@@ -1,4 +1,4 @@
-"""Loops are found, put down to what wakes them, slowed and told of; honest work is left alone, however much it is."""
+"""Loops are found, attributed to a wake-up, throttled and reported; real work is left alone, however much it is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wrote(content: object, *, target: str = "web", saw: object = None) -> RunEff
 # -- loops
 
 
-def test_runs_that_change_nothing_are_slowed_more_and_more_up_to_a_bound() -> None:
+def test_runs_that_change_nothing_are_throttled_more_and_more_up_to_a_bound() -> None:
     harness = QueueHarness()
     pauses = [harness.run("a", OTHER, facts=NOTHING) for _ in range(40)]
     runs = LIMITS.queue_loop_runs_max
@@ -34,7 +34,7 @@ def test_runs_that_change_nothing_are_slowed_more_and_more_up_to_a_bound() -> No
         assert 0.75 * whole_s <= pause_s <= whole_s
 
 
-def test_a_loop_is_told_once_with_what_wakes_it() -> None:
+def test_a_loop_is_reported_once_with_its_wake_up() -> None:
     harness = QueueHarness()
     for _ in range(30):
         harness.run("a", OTHER, facts=NOTHING)
@@ -51,7 +51,7 @@ def test_a_loop_is_told_once_with_what_wakes_it() -> None:
     assert harness.sample("kedge_queue_looping") == 1
 
 
-def test_a_held_key_says_why_it_waits() -> None:
+def test_the_report_of_a_throttled_key_has_the_reason() -> None:
     harness = QueueHarness()
     for _ in range(LIMITS.queue_loop_runs_max):
         harness.run("a", OTHER, facts=NOTHING)
@@ -61,7 +61,7 @@ def test_a_held_key_says_why_it_waits() -> None:
     assert report.wait_reason is WaitReason.LOOPING
 
 
-def test_two_controllers_that_undo_each_other_are_slowed_though_both_write_each_time() -> None:
+def test_two_controllers_that_undo_each_other_are_throttled_although_both_write_each_time() -> None:
     harness = QueueHarness()
     for _ in range(20):
         harness.run("a", OTHER, facts=wrote("mine"))  # the rival puts its own back, which wakes us
@@ -69,14 +69,14 @@ def test_two_controllers_that_undo_each_other_are_slowed_though_both_write_each_
     assert harness.run("a", OTHER, facts=wrote("mine")) > 1.0
 
 
-def test_a_controller_that_writes_one_thing_and_then_the_other_is_slowed() -> None:
+def test_a_controller_that_alternates_between_two_writes_is_throttled() -> None:
     harness = QueueHarness()
     for n in range(30):
         harness.run("a", OWN, facts=wrote("A" if n % 2 else "B"))
     assert [(loop.kind, loop.woken_by) for loop in harness.loops] == [(LoopKind.OSCILLATION, OWN)]
 
 
-def test_the_echo_that_comes_along_with_a_rival_is_not_blamed_for_the_fight() -> None:
+def test_an_echo_beside_another_writer_is_not_reported_as_the_cause() -> None:
     harness = QueueHarness()
     for _ in range(LIMITS.queue_loop_runs_max + 1):
         harness.queue.add("a", OWN)
@@ -84,7 +84,7 @@ def test_the_echo_that_comes_along_with_a_rival_is_not_blamed_for_the_fight() ->
     assert [loop.woken_by for loop in harness.loops] == [OTHER]
 
 
-def test_a_fight_is_called_a_fight_though_some_of_its_runs_find_nothing_to_do() -> None:
+def test_an_oscillation_is_reported_as_one_although_some_of_its_runs_are_futile() -> None:
     harness = QueueHarness()
     harness.run("a", OTHER, facts=wrote("mine"))
     for n in range(LIMITS.queue_loop_runs_max):
@@ -92,7 +92,7 @@ def test_a_fight_is_called_a_fight_though_some_of_its_runs_find_nothing_to_do() 
     assert [loop.kind for loop in harness.loops] == [LoopKind.OSCILLATION]
 
 
-def test_a_fight_at_a_slow_pace_is_found_too() -> None:
+def test_an_oscillation_at_a_slow_pace_is_found_too() -> None:
     harness = QueueHarness()
     for _ in range(LIMITS.queue_loop_runs_max + 1):
         harness.run("a", OTHER, facts=wrote("mine"))
@@ -100,7 +100,7 @@ def test_a_fight_at_a_slow_pace_is_found_too() -> None:
     assert len(harness.loops) == 1
 
 
-def test_a_status_with_the_time_in_it_feeds_itself_and_is_slowed() -> None:
+def test_a_status_with_the_time_in_it_wakes_itself_and_is_throttled() -> None:
     harness = QueueHarness()
     for _ in range(LIMITS.queue_loop_echoes_max + 5):
         harness.now_s += 0.01
@@ -109,7 +109,7 @@ def test_a_status_with_the_time_in_it_feeds_itself_and_is_slowed() -> None:
     assert harness.run("a", OWN, facts=wrote("yet another", target="status")) > 1.0
 
 
-def test_a_status_with_the_time_in_it_is_found_though_others_wake_the_key_too() -> None:
+def test_a_status_with_the_time_in_it_is_found_although_others_wake_the_key_too() -> None:
     harness = QueueHarness()
     for n in range(3 * LIMITS.queue_loop_echoes_max):
         harness.now_s += 0.01
@@ -123,7 +123,7 @@ def test_a_status_with_the_time_in_it_is_found_though_others_wake_the_key_too() 
     assert [loop.kind for loop in harness.loops] == [LoopKind.ECHO]
 
 
-def test_a_key_that_asks_to_be_repeated_at_once_and_does_nothing_is_slowed() -> None:
+def test_a_key_that_requeues_at_once_and_does_nothing_is_throttled() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     for _ in range(LIMITS.queue_loop_runs_max + 1):
@@ -134,7 +134,7 @@ def test_a_key_that_asks_to_be_repeated_at_once_and_does_nothing_is_slowed() -> 
     assert report.wait_reason is WaitReason.LOOPING
 
 
-def test_a_failing_key_that_wakes_itself_cannot_get_round_its_backoff() -> None:
+def test_a_failing_key_that_wakes_itself_cannot_bypass_its_backoff() -> None:
     harness = QueueHarness()
     harness.queue.add("a", OWN)
     runs = 0
@@ -146,7 +146,7 @@ def test_a_failing_key_that_wakes_itself_cannot_get_round_its_backoff() -> None:
     assert runs == LIMITS.queue_loop_runs_max
 
 
-def test_a_wake_up_that_came_during_the_convicting_run_is_held_too() -> None:
+def test_a_wake_up_during_the_run_that_reveals_the_loop_is_held_too() -> None:
     harness = QueueHarness()
     harness.queue.add("a", OTHER)
     for _ in range(LIMITS.queue_loop_runs_max):
@@ -160,7 +160,7 @@ def test_a_wake_up_that_came_during_the_convicting_run_is_held_too() -> None:
 # -- the way out
 
 
-def test_another_cause_passes_at_once_and_brings_the_held_one_along() -> None:
+def test_another_wake_up_passes_at_once_and_includes_the_held_one() -> None:
     harness = QueueHarness()
     for _ in range(20):
         harness.run("a", OTHER, facts=NOTHING)
@@ -170,7 +170,7 @@ def test_another_cause_passes_at_once_and_brings_the_held_one_along() -> None:
     assert harness.take().wakes == (OTHER, USER)
 
 
-def test_a_run_that_gets_somewhere_ends_the_loop() -> None:
+def test_a_run_with_progress_ends_the_loop() -> None:
     harness = QueueHarness()
     for _ in range(20):
         harness.run("a", OTHER, facts=NOTHING)
@@ -208,13 +208,13 @@ def test_one_key_woken_by_many_different_objects_is_left_alone() -> None:
     assert_left_alone(harness, pauses)
 
 
-def test_one_key_with_new_inputs_each_time_is_left_alone_though_it_writes_nothing() -> None:
+def test_one_key_with_new_inputs_each_time_is_left_alone_although_it_writes_nothing() -> None:
     harness = QueueHarness()
     pauses = [harness.run("web", OTHER, facts=RunEffects(changed=False, saw=n)) for n in range(500)]
     assert_left_alone(harness, pauses)
 
 
-def test_one_key_with_new_inputs_each_time_is_left_alone_though_it_writes_the_same() -> None:
+def test_one_key_with_new_inputs_each_time_is_left_alone_although_it_writes_the_same() -> None:
     harness = QueueHarness()
     assert_left_alone(harness, [harness.run("web", OTHER, facts=wrote("same", saw=n)) for n in range(500)])
 
@@ -224,7 +224,7 @@ def test_one_key_that_writes_something_new_for_each_change_of_others_is_left_alo
     assert_left_alone(harness, [harness.run("web", OTHER, facts=wrote(n)) for n in range(500)])
 
 
-def test_steps_that_each_write_another_object_are_left_alone_though_each_wakes_the_next() -> None:
+def test_steps_that_each_write_another_object_are_left_alone_although_each_wakes_the_next() -> None:
     harness = QueueHarness()
 
     def step(n: int) -> RunEffects:
@@ -233,7 +233,7 @@ def test_steps_that_each_write_another_object_are_left_alone_though_each_wakes_t
     assert_left_alone(harness, [harness.run("web", OWN, facts=step(n)) for n in range(500)])
 
 
-def test_the_echo_of_an_honest_write_is_left_alone() -> None:
+def test_the_echo_of_a_single_write_is_left_alone() -> None:
     harness = QueueHarness()
     pauses = []
     for n in range(100):
@@ -253,7 +253,7 @@ def test_a_heartbeat_that_changes_nothing_is_left_alone(every_s: float) -> None:
     assert_left_alone(harness, pauses)
 
 
-def test_polling_with_a_pause_is_left_alone() -> None:
+def test_polling_with_a_delay_is_left_alone() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     for _ in range(100):
@@ -271,7 +271,7 @@ def test_retries_at_the_pace_of_the_backoff_are_no_loop() -> None:
     assert harness.loops == []
 
 
-def test_runs_of_which_nothing_is_known_are_left_alone() -> None:
+def test_runs_without_known_effects_are_left_alone() -> None:
     harness = QueueHarness()
     pauses = [harness.run("web", OTHER) for _ in range(500)]
     pauses += [harness.run("web", OTHER, facts=RunEffects(changed=True)) for _ in range(500)]
@@ -291,7 +291,7 @@ def test_memory_of_runs_is_bounded() -> None:
     assert len(harness.queue.detector._histories["k"].suspects) == 4
 
 
-def test_a_looping_key_that_is_forgotten_is_no_longer_slowed() -> None:
+def test_a_looping_key_that_is_forgotten_is_no_longer_throttled() -> None:
     harness = QueueHarness(limits=Limits(queue_loop_keys_max=2))
     for _ in range(20):
         harness.run("a", OTHER, facts=NOTHING)

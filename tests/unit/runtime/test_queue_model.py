@@ -1,4 +1,4 @@
-"""Any order of calls, against a queue so plain that it cannot be wrong: lists, searched from end to end."""
+"""Any order of calls, against a model queue of plain lists that are searched linearly."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """Given time and workers the queue empties, and every add was followed by a run."""
+        """With time and workers the queue empties, and every add was followed by a run."""
         for _ in range(200):
             for naive in self.out():
                 assert naive.running is not None

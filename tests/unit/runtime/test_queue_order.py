@@ -1,4 +1,4 @@
-"""Who is next: priorities first, the old are not forgotten, and every tenant has its share of the time."""
+"""The order of ready keys: priority, aging, and a fair share of time for every tenant."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def by_name(key: str) -> int:
 # -- priority and age
 
 
-def test_higher_priorities_go_first_and_equals_in_order_of_coming() -> None:
+def test_higher_priorities_go_first_and_equal_ones_in_order_of_arrival() -> None:
     harness = QueueHarness()
     for key, priority in (("a", 0), ("b", -3), ("c", 2_000_000_000), ("d", 0), ("e", 1)):
         harness.queue.add(key, "x", priority=priority)
     assert harness.taken(5) == ["c", "e", "a", "d", "b"]
 
 
-def test_a_key_in_line_rises_when_it_is_added_again_at_a_higher_priority() -> None:
+def test_a_ready_key_rises_when_it_is_added_again_at_a_higher_priority() -> None:
     harness = QueueHarness()
     harness.queue.add("a", "x")
     harness.queue.add("b", "x")
@@ -60,7 +60,7 @@ def flooded(harness: QueueHarness, key: str, *, until_s: float) -> list[Item[str
     return items
 
 
-def test_strict_priority_holds_until_a_key_is_old_and_then_it_gets_its_turn() -> None:
+def test_strict_priority_holds_until_a_key_is_old_and_then_it_runs() -> None:
     harness = QueueHarness(priority_of=by_name)
     harness.queue.add("t/low", "x")
     items = flooded(harness, "t/high", until_s=1000.0 + LIMITS.queue_aging_s + 10)
@@ -73,7 +73,7 @@ def test_strict_priority_holds_until_a_key_is_old_and_then_it_gets_its_turn() ->
     assert harness.sample("kedge_queue_aged_total") == 1
 
 
-def test_much_old_work_of_low_priority_cannot_take_over() -> None:
+def test_a_backlog_of_low_priority_cannot_take_over() -> None:
     harness = QueueHarness(priority_of=by_name)
     for n in range(1000):
         harness.queue.add(f"t/low-{n}", "x")
@@ -97,7 +97,7 @@ def test_the_lowest_of_three_priorities_is_not_forgotten_behind_the_second() -> 
 # -- tenants
 
 
-def test_tenants_take_turns_whatever_they_have_queued() -> None:
+def test_tenants_alternate_whatever_the_length_of_their_queues() -> None:
     harness = QueueHarness()
     for n in range(100):
         harness.queue.add(f"noisy/{n}", "x")
@@ -129,7 +129,7 @@ def test_several_workers_do_not_all_take_from_one_tenant_before_its_first_run_en
     assert Counter(harness.take().tenant for _ in range(4)) == {"a": 2, "b": 2}
 
 
-def test_a_run_is_charged_when_it_begins_by_what_its_tenant_usually_takes() -> None:
+def test_a_run_is_charged_at_its_start_by_the_mean_of_its_tenant() -> None:
     harness = QueueHarness()
     for tenant, service_s in (("slow", 1.0), ("fast", 0.01)):
         for n in range(10):
@@ -138,7 +138,7 @@ def test_a_run_is_charged_when_it_begins_by_what_its_tenant_usually_takes() -> N
     assert Counter(harness.take().tenant for _ in range(6)) == {"slow": 1, "fast": 5}
 
 
-def test_a_run_that_took_longer_than_usual_is_charged_for_it() -> None:
+def test_a_run_that_took_longer_than_the_mean_is_charged_for_it() -> None:
     harness = QueueHarness()
     for n in range(20):
         harness.queue.add(f"a/{n}", "x")
@@ -148,7 +148,7 @@ def test_a_run_that_took_longer_than_usual_is_charged_for_it() -> None:
     assert turns[:7] == ["b"] * 7
 
 
-def test_what_was_charged_in_advance_and_not_used_is_given_back() -> None:
+def test_an_advance_charge_that_was_not_used_is_credited() -> None:
     harness = QueueHarness()
     for n in range(500):
         harness.queue.add(f"uneven/{n}", "x")
@@ -163,7 +163,7 @@ def test_what_was_charged_in_advance_and_not_used_is_given_back() -> None:
     assert used_s["uneven"] / used_s["even"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_keys_raised_for_ever_do_not_grow_the_lane_they_leave() -> None:
+def test_keys_raised_again_and_again_do_not_grow_the_lane_they_leave() -> None:
     harness = QueueHarness()
     harness.queue.add("waits/0", "x")
     for _ in range(2000):
@@ -173,7 +173,7 @@ def test_keys_raised_for_ever_do_not_grow_the_lane_they_leave() -> None:
     assert len(harness.queue.order._bands[0].open) < 200
 
 
-def test_nobody_saves_up_by_staying_away() -> None:
+def test_idle_time_earns_no_credit() -> None:
     harness = QueueHarness()
     for n in range(300):
         harness.queue.add(f"busy/{n}", "x")
@@ -184,7 +184,7 @@ def test_nobody_saves_up_by_staying_away() -> None:
     assert abs(shares["busy"] - shares["late"]) <= 2
 
 
-def test_nobody_saves_up_while_one_run_is_out() -> None:
+def test_a_single_run_in_flight_earns_no_credit() -> None:
     harness = QueueHarness()
     harness.queue.add("late/first", "x")
     harness.take()  # and never done
@@ -197,7 +197,7 @@ def test_nobody_saves_up_while_one_run_is_out() -> None:
     assert abs(shares["busy"] - shares["late"]) <= 2
 
 
-def test_a_tenant_cannot_shed_what_it_had_by_leaving_for_a_moment() -> None:
+def test_a_tenant_cannot_clear_its_debt_by_leaving_for_a_moment() -> None:
     harness = QueueHarness()
     for n in range(300):
         harness.queue.add(f"steady/{n}", "x")
@@ -212,7 +212,7 @@ def test_a_tenant_cannot_shed_what_it_had_by_leaving_for_a_moment() -> None:
     assert greedy == pytest.approx(225 / 9, abs=4), "a run of 4 s is eight of half a second"
 
 
-def test_one_endless_run_does_not_banish_a_tenant() -> None:
+def test_one_endless_run_does_not_exclude_a_tenant() -> None:
     harness = QueueHarness()
     for n in range(500):
         harness.queue.add(f"steady/{n}", "x")
@@ -226,7 +226,7 @@ def test_one_endless_run_does_not_banish_a_tenant() -> None:
     assert "unlucky/1" in waited[: int(LIMITS.queue_debt_s_max) + 2]
 
 
-def test_tenants_that_have_gone_are_forgotten() -> None:
+def test_tenants_without_keys_are_dropped() -> None:
     harness = QueueHarness()
     harness.queue.add("always/there", "x", delay_s=10_000)
     for n in range(1000):
@@ -283,7 +283,7 @@ def test_two_slow_tenants_do_not_take_every_worker_together() -> None:
     assert harness.take().key == "quick/a"
 
 
-def test_an_unknown_tenant_is_not_given_every_worker_either() -> None:
+def test_a_new_tenant_does_not_get_every_worker_either() -> None:
     harness = QueueHarness(workers=8)
     for n in range(50):
         harness.queue.add(f"new/{n}", "x")
@@ -299,7 +299,7 @@ def test_tenants_with_short_runs_may_take_every_worker() -> None:
         harness.take()
 
 
-def test_a_tenant_that_becomes_quick_is_not_left_among_the_slow() -> None:
+def test_a_tenant_that_becomes_quick_no_longer_counts_as_slow() -> None:
     harness = QueueHarness(workers=4)
     make_slow(harness, "slow")
     held = hold_all(harness)
@@ -314,7 +314,7 @@ def test_a_tenant_that_becomes_quick_is_not_left_among_the_slow() -> None:
     assert len(held) == 3
 
 
-def test_a_tenant_whose_runs_become_long_gives_way_too() -> None:
+def test_a_tenant_whose_runs_become_long_counts_as_slow() -> None:
     harness = QueueHarness(workers=4)
     make_slow(harness, "slow")
     assert len(hold_all(harness)) == 3
@@ -329,7 +329,7 @@ def test_a_tenant_whose_runs_become_long_gives_way_too() -> None:
 
 
 @asynchronous
-async def test_a_worker_that_was_kept_free_is_woken_when_it_may_work_again() -> None:
+async def test_a_reserved_worker_is_woken_when_it_may_be_used_again() -> None:
     harness = QueueHarness(workers=2)
     make_slow(harness, "slow")
     (held,) = hold_all(harness)
@@ -339,7 +339,7 @@ async def test_a_worker_that_was_kept_free_is_woken_when_it_may_work_again() -> 
     assert (await asyncio.wait_for(waiting, 5)).tenant == "slow"
 
 
-def test_without_a_number_of_workers_none_is_kept_free() -> None:
+def test_without_a_number_of_workers_none_is_reserved() -> None:
     harness = QueueHarness()
     make_slow(harness, "slow")
     assert len(hold_all(harness)) == 49

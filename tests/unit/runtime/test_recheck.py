@@ -1,4 +1,4 @@
-"""A decision run again: the same from its record, and a loud error if the record lacks an input."""
+"""A recheck gives the same result from the record, and an error if the record lacks an input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEB = Key("ReplicaSet.apps", "default", "web")
 
 
 class Counter:
-    """A module that remembers. Put back before each test, so that the first run counts 0."""
+    """Module state. Reset before each test, so that the first run counts 0."""
 
     n = -1
 
@@ -142,7 +142,7 @@ async def swallows_everything(ctx: Context, key: Key) -> Action:
 FINISHED: list[str] = []
 
 
-async def goes_by_who_is_first(ctx: Context, key: Key) -> Action:
+async def depends_on_reply_order(ctx: Context, key: Key) -> Action:
     """Two requests at once: which reply comes first is decided by the network, and by nothing in the record."""
     found = ctx.get(key)
     assert found is not None
@@ -180,22 +180,22 @@ def test_an_input_that_the_record_lacks_is_found(work: Any) -> None:
 
 
 @with_harness()
-async def test_the_order_in_which_requests_come_back_is_such_an_input(harness: ControllerHarness) -> None:
+async def test_the_order_of_concurrent_replies_is_such_an_input(harness: ControllerHarness) -> None:
     await harness.create()
     harness.sim.faults.script("request of api.get", "delay", nth=1)
-    controller = harness.open(goes_by_who_is_first)
+    controller = harness.open(depends_on_reply_order)
     await until(harness.decisions)
     await controller.stop()
     assert harness.decisions()[0].reason == "quick"
     with pytest.raises(ReplayDiverged, match=r"its get of ConfigMap/default/quick has key .* name='slow'"):
-        await harness.recheck(goes_by_who_is_first)
+        await harness.recheck(depends_on_reply_order)
 
 
 # -- what a record has -----------------------------------------------------------------------------
 
 
 async def uses_everything(ctx: Context, key: Key) -> Action:
-    """Every way to read, to write, to know the time and to draw."""
+    """Every way to read, to write, to get the time and to draw."""
     found = ctx.get(key)
     ctx.get(Key("ReplicaSet.apps", "default", "nobody"))
     ctx.check_fresh(REPLICA_SET, max_age_s=1e6)
@@ -225,7 +225,7 @@ BY_SIZE = Index("size", lambda each: (str(each.view.spec.replicas),))
 
 
 @with_harness()
-async def test_all_that_goes_through_the_context_is_in_the_record(harness: ControllerHarness) -> None:
+async def test_everything_that_uses_the_context_is_in_the_record(harness: ControllerHarness) -> None:
     await harness.create("web", 1)
     controller = harness.open(uses_everything, owns=(POD,), indexes=(BY_SIZE,))
     await until(lambda: len(harness.decisions()) >= 3)
@@ -237,7 +237,7 @@ async def test_all_that_goes_through_the_context_is_in_the_record(harness: Contr
         await recheck(again, FunctionReconciler(uses_everything), RecordedEvidence(), harness.env)
 
 
-def test_records_from_the_durable_log_stand_alone(tmp_path: Path) -> None:
+def test_records_from_the_durable_log_are_complete(tmp_path: Path) -> None:
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
         log = DecisionLog(tmp_path, harness.env)
@@ -262,7 +262,7 @@ def test_records_from_the_durable_log_stand_alone(tmp_path: Path) -> None:
 
 
 @with_harness()
-async def test_a_record_without_its_objects_says_that_it_cannot_be_run_again(harness: ControllerHarness) -> None:
+async def test_a_record_without_its_objects_raises_instead_of_being_run_again(harness: ControllerHarness) -> None:
     await harness.create("web", 1)
     harness.start(harness.controller(ReplicasReconciler().reconcile, owns=(POD,)))
     await until(harness.decisions)
@@ -274,7 +274,7 @@ async def test_a_record_without_its_objects_says_that_it_cannot_be_run_again(har
 
 
 @with_harness(Limits(decisions_sample_every=1, received_log_max=4, received_pinned_max=8, decisions_kept_max=100))
-async def test_a_record_whose_log_is_gone_says_so_even_to_a_reconciler_that_swallows_errors(
+async def test_a_record_whose_log_is_gone_raises_even_if_the_reconciler_swallows_errors(
     harness: ControllerHarness,
 ) -> None:
     async def careless(ctx: Context, key: Key) -> Action:
@@ -295,7 +295,7 @@ async def test_a_record_whose_log_is_gone_says_so_even_to_a_reconciler_that_swal
 
 
 @with_harness(Limits(decisions_sample_every=1, received_log_max=4, decisions_kept_max=1000))
-async def test_a_kept_record_pins_what_it_was_decided_on(harness: ControllerHarness) -> None:
+async def test_a_kept_record_pins_the_entries_it_was_decided_on(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         ctx.get(key)
         return Action.await_change()
@@ -314,8 +314,8 @@ async def test_a_kept_record_pins_what_it_was_decided_on(harness: ControllerHarn
 
 
 @with_harness()
-async def test_a_cache_that_cannot_be_rebuilt_as_it_was_is_no_evidence(harness: ControllerHarness) -> None:
-    """The rebuilt cache is compared with what was read: a log that lies is found out."""
+async def test_a_cache_that_is_rebuilt_differently_is_rejected_as_evidence(harness: ControllerHarness) -> None:
+    """The rebuilt cache is compared with the recorded read: a wrong log is found."""
 
     async def work(ctx: Context, key: Key) -> Action:
         ctx.get(key)
@@ -356,7 +356,7 @@ async def test_a_body_that_cannot_be_sent_is_a_failure_that_can_be_run_again(har
 
 
 @with_harness()
-async def test_a_timeout_of_the_reconcilers_own_can_be_run_again(harness: ControllerHarness) -> None:
+async def test_a_timeout_inside_the_reconciler_can_be_run_again(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None

@@ -1,4 +1,4 @@
-"""One question for many watchers: fewer requests, and never an answer that is older than was asked for."""
+"""One probe for many watchers: fewer requests, and never a revision older than requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def probes(harness: CacheHarness) -> int:
 
 
 @asynchronous
-async def test_watchers_that_ask_together_share_one_answer_whatever_their_kinds() -> None:
+async def test_concurrent_reads_of_any_kinds_share_one_request() -> None:
     harness = await make_cache_harness()
     probe, now_s = RevisionProbe(harness.client, harness.env), harness.env.monotonic()
     kinds = (CONFIG_MAP, NAMESPACE) * 5
@@ -28,8 +28,8 @@ async def test_watchers_that_ask_together_share_one_answer_whatever_their_kinds(
 
 
 @asynchronous
-async def test_an_answer_to_an_earlier_question_is_no_answer() -> None:
-    """1. The probe is asked. 2. Somebody writes. 3. A stream begins: only what is asked now tells how far it is."""
+async def test_a_revision_from_an_earlier_request_is_not_reused() -> None:
+    """1. The revision is read. 2. A write is committed. 3. A stream begins: only a new read shows its lag."""
     harness = await make_cache_harness()
     probe = RevisionProbe(harness.client, harness.env)
     before = await probe.read(CONFIG_MAP, since_s=harness.env.monotonic())
@@ -43,7 +43,7 @@ async def test_an_answer_to_an_earlier_question_is_no_answer() -> None:
 
 
 @asynchronous
-async def test_kinds_with_histories_of_their_own_are_asked_one_by_one() -> None:
+async def test_kinds_with_separate_histories_are_read_one_by_one() -> None:
     harness = await make_cache_harness()
     harness.transport.one_history = False
     probe, now_s = RevisionProbe(harness.client, harness.env), harness.env.monotonic()
@@ -53,7 +53,7 @@ async def test_kinds_with_histories_of_their_own_are_asked_one_by_one() -> None:
 
 
 @asynchronous
-async def test_a_question_without_an_answer_is_put_again_by_the_next_who_asks() -> None:
+async def test_a_read_that_failed_is_repeated_by_the_next_caller() -> None:
     harness = await make_cache_harness()
     probe = RevisionProbe(harness.client, harness.env)
     harness.transport.down = True

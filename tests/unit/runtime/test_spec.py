@@ -1,4 +1,4 @@
-"""Whom a change wakes."""
+"""The keys that a change wakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kedge.runtime import WatchSpec
 from kedge.runtime.cache import Index
 
 ALONE = Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=100_000)
-"""No safety net: only what is woken runs."""
+"""No periodic resync: only keys that are woken run."""
 
 
 @with_harness(ALONE)

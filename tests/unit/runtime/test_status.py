@@ -1,4 +1,4 @@
-"""Status is written only on change, says which generation it is about, and never over something newer."""
+"""Status is written only on change, with its observed generation, and never over a newer version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def web(status: dict[str, Any] | None = None, *, generation: int = 3, revision: 
 
 
 def written(found: Object, status: dict[str, Any], now: datetime = NOW) -> Object:
-    """The object after a status was said of it."""
+    """The object after a status was written to it."""
     patch = plan_status(found, status, now)
     assert patch is not None
     del patch["metadata"]
@@ -41,12 +41,12 @@ def written(found: Object, status: dict[str, Any], now: datetime = NOW) -> Objec
     return Object(REPLICA_SET, WEB, msgspec.json.encode(body), revision=found.revision + 1)
 
 
-def test_a_status_names_the_version_it_was_decided_on_and_its_generation() -> None:
+def test_a_status_patch_has_the_version_it_was_decided_on_and_its_generation() -> None:
     patch = plan_status(web(), {"replicas": 2}, NOW)
     assert patch == {"metadata": {"resourceVersion": "7"}, "status": {"replicas": 2, "observedGeneration": 3}}
 
 
-def test_what_is_said_already_is_not_written() -> None:
+def test_an_unchanged_status_is_not_written() -> None:
     ready = condition("Ready", status=True, reason="Fine")
     found = written(web(), {"replicas": 2, "conditions": [ready]})
     assert plan_status(found, {"replicas": 2, "conditions": [ready]}, LATER) is None
@@ -54,7 +54,7 @@ def test_what_is_said_already_is_not_written() -> None:
     assert plan_status(found, {}, LATER) is None
 
 
-def test_a_new_generation_is_news_though_nothing_else_changed() -> None:
+def test_a_new_generation_is_a_change_although_nothing_else_changed() -> None:
     found = written(web(), {"replicas": 2})
     again = web({"replicas": 2, "observedGeneration": 3}, generation=4)
     assert plan_status(found, {"replicas": 2}, NOW) is None
@@ -83,11 +83,11 @@ def test_a_new_generation_is_news_though_nothing_else_changed() -> None:
         (None, [], True),
     ],
 )
-def test_times_alone_are_no_news_and_everything_else_is(old: Any, new: Any, news: bool) -> None:
+def test_times_alone_are_no_change_and_everything_else_is(old: Any, new: Any, news: bool) -> None:
     assert differs(old, new) is news
 
 
-def test_conditions_of_others_stay_and_a_transition_keeps_its_time() -> None:
+def test_conditions_of_other_writers_stay_and_a_transition_keeps_its_time() -> None:
     theirs = {"type": "Scheduled", "status": "True", "lastTransitionTime": "2029-01-01T00:00:00Z"}
     found = written(web({"conditions": [theirs]}), {"conditions": [condition("Ready", status=False, reason="No")]})
     assert found.edit()["status"]["conditions"][0] == theirs
@@ -100,7 +100,7 @@ def test_conditions_of_others_stay_and_a_transition_keeps_its_time() -> None:
     assert ready["observedGeneration"] == 3
 
 
-def test_the_input_is_left_as_it_is() -> None:
+def test_the_input_is_not_modified() -> None:
     found, said = web({"conditions": []}), {"conditions": [condition("Ready", status=True, reason="Yes")]}
     before = msgspec.json.encode(said)
     plan_status(found, said, NOW)
@@ -108,10 +108,10 @@ def test_the_input_is_left_as_it_is() -> None:
 
 
 @with_harness()
-async def test_the_generation_observed_is_that_of_the_version_read_though_a_newer_exists(
+async def test_the_observed_generation_is_that_of_the_version_read_although_a_newer_exists(
     harness: ControllerHarness,
 ) -> None:
-    """argo-rollouts#4073 (bug 10): a status decided on an old spec is refused; it never speaks for the new one."""
+    """argo-rollouts#4073 (bug 10): a status decided on an old spec is rejected; it never describes the new one."""
     said: list[tuple[int, int]] = []
 
     async def work(ctx: Context, key: Key) -> Action:

@@ -1,4 +1,4 @@
-"""The watcher's manners: it resumes where it must, lists when it must, never goes back, never storms, never dies."""
+"""The watcher resumes and lists where it must, never goes back in time, never storms, and survives errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_stream_that_ends_is_resumed_after_the_last_revision(error: Exception 
 
 
 async def miss_everything(harness: CacheHarness, cache: Cache) -> None:
-    """While the transport is cut: one object goes, one changes, one comes, and history forgets."""
+    """While the transport is cut: one object is deleted, one changed, one created, and history is compacted."""
     harness.transport.down = True
     harness.transport.cut()
     await until(lambda: not cache.synced)
@@ -81,7 +81,7 @@ async def miss_everything(harness: CacheHarness, cache: Cache) -> None:
 
 
 @asynchronous
-async def test_history_that_is_gone_is_listed_and_what_was_missed_is_told_at_once() -> None:
+async def test_after_a_compaction_it_lists_and_notifies_of_missed_changes_at_once() -> None:
     harness, cache, watcher = await start_watcher()
     told: list[tuple[ChangeType, str, bool]] = []
     seen: list[set[str]] = []
@@ -109,7 +109,7 @@ async def test_history_that_is_gone_is_listed_and_what_was_missed_is_told_at_onc
 
 
 @asynchronous
-async def test_to_skip_what_was_compacted_would_keep_a_ghost() -> None:
+async def test_resuming_past_a_compaction_would_keep_a_deleted_object() -> None:
     def skip(self: Watcher, error: OperatingError) -> Transition:
         if isinstance(error, Compacted):
             return self._pause(ConnectingState(error.oldest), WatchReason.COMPACTED, error)
@@ -127,7 +127,7 @@ async def test_to_skip_what_was_compacted_would_keep_a_ghost() -> None:
 
 
 @asynchronous
-async def test_a_stream_cut_inside_a_commit_loses_nothing_of_it() -> None:
+async def test_a_stream_cut_inside_a_commit_loses_no_event_of_it() -> None:
     async def both_arrive() -> bool:
         harness, cache, watcher = await start_watcher(SLOW_GUARD)
         held: list[WatchEvent] = []
@@ -167,7 +167,7 @@ async def test_a_stream_cut_inside_a_commit_loses_nothing_of_it() -> None:
 
 @asynchronous
 async def test_a_list_never_goes_back_in_time() -> None:
-    """An API server that restarts behind the others must not bring the dead back."""
+    """An API server that restarts behind the others must not bring deleted objects back."""
 
     def believe(self: Cache, objects: Any, revision: int, *, asked_s: float) -> None:  # noqa: ARG001
         self._objects, self._ordered = objects, None
@@ -201,7 +201,7 @@ async def test_a_list_never_goes_back_in_time() -> None:
 
 
 @asynchronous
-async def test_pages_lost_to_compaction_are_listed_again_and_in_the_end_in_one_piece() -> None:
+async def test_pages_lost_to_compaction_are_listed_again_and_finally_without_pages() -> None:
     harness = await make_cache_harness()
     for n in range(8):
         await harness.world.create(config_map(f"m{n}"))
@@ -243,7 +243,7 @@ async def test_pages_of_two_revisions_are_never_mixed() -> None:
 
 
 @asynchronous
-async def test_what_comes_and_goes_while_it_seeds_does_not_hold_it_up() -> None:
+async def test_objects_created_and_deleted_during_the_first_list_do_not_block_it() -> None:
     async def seeds() -> bool:
         harness = await make_cache_harness()
         for n in range(5):
@@ -273,7 +273,7 @@ async def test_what_comes_and_goes_while_it_seeds_does_not_hold_it_up() -> None:
     listed: dict[Key, None] = {}
 
     def by_names(self: Cache) -> bool:
-        """As it went wrong elsewhere: synced once every object that was listed is there."""
+        """The known bug: synced only once every listed object has arrived."""
         listed.update(dict.fromkeys(self._objects))
         return bool(listed) and set(listed) == set(self._objects) and Cache.revision.fget(self) > 8  # type: ignore
 
@@ -309,7 +309,7 @@ async def pauses_of_an_outage(*, seed: int = 1) -> list[float]:
 
 
 @asynchronous
-async def test_pauses_double_up_to_a_bound_and_no_two_watchers_keep_step() -> None:
+async def test_backoff_doubles_up_to_a_bound_and_differs_between_watchers() -> None:
     one, other = await pauses_of_an_outage(seed=1), await pauses_of_an_outage(seed=2)
     ceilings = [min(0.001 * 2**n, 0.064) for n in range(8)]
     for pauses in (one, other):
@@ -325,7 +325,7 @@ async def test_pauses_double_up_to_a_bound_and_no_two_watchers_keep_step() -> No
 
 
 @asynchronous
-async def test_failures_are_forgotten_after_a_while_of_health() -> None:
+async def test_failures_are_reset_after_a_time_of_health() -> None:
     harness, cache, watcher = await start_watcher()
     for n in range(4):
         harness.transport.cut()
@@ -337,7 +337,7 @@ async def test_failures_are_forgotten_after_a_while_of_health() -> None:
 
 
 @asynchronous
-async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
+async def test_the_retry_after_of_a_server_is_respected() -> None:
     harness, cache, watcher = await start_watcher()
     found = watcher._pause(ListingState(), WatchReason.UNAVAILABLE, TooManyRequests("busy", retry_after_s=7.0))
     assert isinstance(found.to, PausingState)
@@ -346,7 +346,7 @@ async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
 
 
 @asynchronous
-async def test_a_refusal_is_retried_by_listing_and_shown() -> None:
+async def test_a_rejected_watch_is_retried_by_listing_and_shown() -> None:
     harness, cache, watcher = await start_watcher()
     harness.transport.watch_errors = [Forbidden("not you")]
     lists = len(harness.transport.whole_lists)

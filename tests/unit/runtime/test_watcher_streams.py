@@ -1,4 +1,4 @@
-"""The watcher and its streams: those that die without a sound, hide something, are doubted, or bring too much."""
+"""Streams of a watcher that are dead without an error, lose events, are suspected, or deliver too much."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ async def notices_a_dead_stream(*, probes: bool) -> str:
 
 
 @asynchronous
-async def test_streams_that_are_late_one_after_another_are_made_good_by_a_list() -> None:
-    """Each is given up as behind before it brings anything. To resume for ever would be to see nothing for ever."""
+async def test_a_list_follows_after_streams_that_are_late_one_after_another() -> None:
+    """Each is given up as behind before it delivers anything. Resuming alone would never make progress."""
     harness, cache, watcher = await start_watcher()
     harness.transport.mute = True
     await harness.world.create(config_map("unheard"))
@@ -71,7 +71,7 @@ async def test_streams_that_are_late_one_after_another_are_made_good_by_a_list()
 
 
 @asynchronous
-async def test_a_stream_that_is_begun_again_and_again_does_not_put_off_the_next_list() -> None:
+async def test_streams_that_are_reopened_do_not_delay_the_periodic_list() -> None:
     harness, _, watcher = await start_watcher(dataclasses.replace(QUICK, relist_every_s=0.2))
     async with asyncio.timeout(10):
         while not watcher.statistics().transitions.get("listing: resync"):
@@ -94,7 +94,7 @@ async def test_a_dead_stream_is_noticed_although_nothing_arrives() -> None:
 
 
 @asynchronous
-async def test_an_error_that_nobody_expected_is_reported_and_survived() -> None:
+async def test_an_unexpected_error_is_reported_and_does_not_end_the_watch() -> None:
     harness, cache, watcher = await start_watcher()
     broken = [True]
 
@@ -119,7 +119,7 @@ async def test_an_error_that_nobody_expected_is_reported_and_survived() -> None:
 
 
 @asynchronous
-async def test_what_one_stream_hid_and_the_next_tells_again_is_taken() -> None:
+async def test_an_event_that_one_stream_lost_and_the_next_repeats_is_applied() -> None:
     harness, cache, _ = await start_watcher(SLOW_GUARD)
     first, second = (cache.get(map_key(name)).value for name in ("m0", "m1"))
     assert first is not None
@@ -142,7 +142,7 @@ async def test_what_one_stream_hid_and_the_next_tells_again_is_taken() -> None:
 
 
 @asynchronous
-async def test_what_a_stream_hid_is_found_by_comparing_now_and_then() -> None:
+async def test_an_event_that_a_stream_lost_is_found_by_the_periodic_list() -> None:
     harness, cache, watcher = await start_watcher(dataclasses.replace(QUICK, relist_every_s=0.05))
     harness.transport.alter = lambda event: (event,) if event.type is EventType.BOOKMARK else ()
     await harness.world.service.delete(map_key("m0"))
@@ -167,7 +167,7 @@ async def test_a_request_that_never_returns_is_given_up() -> None:
 
 
 @asynchronous
-async def test_many_who_ask_for_a_list_get_one() -> None:
+async def test_many_requests_for_a_relist_get_one() -> None:
     harness, cache, watcher = await start_watcher()
     lists = cache.statistics().relists
     for _ in range(50):
@@ -179,8 +179,8 @@ async def test_many_who_ask_for_a_list_get_one() -> None:
 
 
 @asynchronous
-async def test_a_cache_that_is_doubted_goes_on_to_follow_until_it_lists() -> None:
-    """Those who ask may ask often: a pause between lists is right, but it must not be a pause in the stream."""
+async def test_the_stream_is_read_until_a_requested_relist_begins() -> None:
+    """Relists may be requested often: the backoff between them must not stop the stream."""
     harness, cache, watcher = await start_watcher(
         dataclasses.replace(QUICK, watch_backoff_s=60.0, watch_backoff_s_max=60.0)
     )
@@ -196,7 +196,7 @@ async def test_a_cache_that_is_doubted_goes_on_to_follow_until_it_lists() -> Non
 
 
 @asynchronous
-async def test_a_store_that_was_never_written_is_listed_until_it_is() -> None:
+async def test_an_empty_store_is_listed_until_it_has_a_revision() -> None:
     clock = Clock()
     env = dataclasses.replace(make_env(limits=QUICK), monotonic=lambda: asyncio.get_running_loop().time())
     harness = CacheHarness(World(MemoryStore(env), env, clock), env)
@@ -212,7 +212,7 @@ async def test_a_store_that_was_never_written_is_listed_until_it_is() -> None:
 
 
 @asynchronous
-async def test_a_long_backlog_lets_the_rest_of_the_process_run() -> None:
+async def test_a_long_backlog_lets_other_tasks_run() -> None:
     async def turns_of_others(slice_max: int) -> int:
         harness, cache, watcher = await start_watcher(dataclasses.replace(SLOW_GUARD, watch_slice_max=slice_max))
         found = cache.get(map_key("m0")).value

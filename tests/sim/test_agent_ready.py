@@ -1,4 +1,4 @@
-"""An agent's word about its node when the reply to it is lost: it is said again if somebody took it back meanwhile."""
+"""A node status write whose reply is lost: it is written again if another writer has overwritten it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def is_well(cluster: Cluster) -> bool:
 
 @pytest.mark.parametrize("again", [False, True], ids=["and stands", "and is taken back"])
 @pytest.mark.parametrize("cut_s", [3.0, 25.0])
-def test_a_word_whose_reply_is_lost_is_said_again_if_it_was_taken_back(again: bool, cut_s: float) -> None:
+def test_a_ready_condition_whose_reply_was_lost_is_written_again_if_it_was_overwritten(
+    again: bool, cut_s: float
+) -> None:
     """1. Somebody says that nobody knows. 2. The agent says that it is ready; that is committed, and the link goes.
     3. It is taken back, perhaps before the agent sees anything again. 4. The link is back.
     """
@@ -44,7 +46,7 @@ def test_a_word_whose_reply_is_lost_is_said_again_if_it_was_taken_back(again: bo
                     world = sim.world
                     world.loop.call_later(cut_s, down.heal, context=world.context)
                     if again:
-                        cluster.store_host.spawn(doubt(), name="one who hears no leases")
+                        cluster.store_host.spawn(doubt(), name="a lifecycle without lease events")
             yield from ()
 
         await asyncio.sleep(CALM.node_renew_s)

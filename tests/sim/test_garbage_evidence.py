@@ -81,13 +81,13 @@ async def list_from_cache(
     return ctx.list(kind, namespace=namespace, selector=label_selector or None)
 
 
-async def never_seen(harness: Harness) -> None:
+async def hidden_owner(harness: Harness) -> None:
     """1. An owner is created, and the cache misses it. 2. Its child is created, and the cache has it."""
     harness.hide("owner")
     await harness.make("child", await harness.make("owner"))
 
 
-async def seen_as_another(harness: Harness) -> None:
+async def hidden_replacement(harness: Harness) -> None:
     """1. The cache has an owner. 2. It is replaced by another of its name, and the cache misses that. 3. The new one
     gets a child."""
     await harness.make("owner")
@@ -97,14 +97,14 @@ async def seen_as_another(harness: Harness) -> None:
     await harness.make("child", await harness.make("owner"))
 
 
-@pytest.mark.parametrize("story", [never_seen, seen_as_another])
+@pytest.mark.parametrize("story", [hidden_owner, hidden_replacement])
 def test_an_owner_that_only_the_api_server_has_keeps_its_child(story: Story) -> None:
     """kubernetes#88097, #114603 (bug 22): a cache that lacks an owner does not prove that there is none."""
     assert left_of(story) == {"owner", "child"}
     assert left_of(story, without=replaced(Context, "fresh", from_cache)) == {"owner"}
 
 
-async def taken_in_meanwhile(harness: Harness) -> None:
+async def adopted_meanwhile(harness: Harness) -> None:
     """1. The last owner is proved gone. 2. Another owner adopts the child. 3. The delete is sent."""
     other = await harness.make("other")
     child = await harness.make("child", await harness.make("owner"))
@@ -131,11 +131,11 @@ DELETE = Context.delete
 
 
 def test_a_child_adopted_after_the_proof_is_not_deleted() -> None:
-    assert left_of(taken_in_meanwhile) == {"other", "child"}
-    assert left_of(taken_in_meanwhile, without=replaced(Context, "delete", whatever_it_says_now)) == {"other"}
+    assert left_of(adopted_meanwhile) == {"other", "child"}
+    assert left_of(adopted_meanwhile, without=replaced(Context, "delete", whatever_it_says_now)) == {"other"}
 
 
-async def orphaned_unseen(harness: Harness) -> None:
+async def hidden_orphan(harness: Harness) -> None:
     """1. A child is created, and the cache misses it. 2. Its owner is deleted with orphan propagation."""
     owner = await harness.make("owner")
     await asyncio.sleep(5)
@@ -152,8 +152,8 @@ async def orphaned_unseen(harness: Harness) -> None:
 
 
 def test_a_child_that_no_cache_has_is_orphaned_too() -> None:
-    assert left_of(orphaned_unseen) == {"child"}
-    assert left_of(orphaned_unseen, without=replaced(Context, "fresh_list", list_from_cache)) == set()
+    assert left_of(hidden_orphan) == {"child"}
+    assert left_of(hidden_orphan, without=replaced(Context, "fresh_list", list_from_cache)) == set()
 
 
 async def many_at_once(harness: Harness) -> None:

@@ -89,7 +89,7 @@ async def a_budget(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
     return made.key, lambda: cluster.find(made.key).view.status.observed_generation > 0  # type: ignore[union-attr]
 
 
-async def a_quota_gone_wrong(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+async def a_wrong_quota(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
     made = await cluster.create({"apiVersion": "v1", "kind": "ResourceQuota", **noted(resource_quota(pods="9"), notes)})
     await tampered(cluster, made, lambda body: body.setdefault("status", {}).update(used={"pods": "7"}))
 
@@ -99,7 +99,7 @@ async def a_quota_gone_wrong(cluster: Cluster, notes: Notes) -> tuple[Key, Acted
     return made.key, lambda: used() == "0"
 
 
-async def a_namespace_that_goes(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+async def a_deleted_namespace(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
     made = await cluster.create(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", **annotated(notes)}}
     )
@@ -139,7 +139,7 @@ async def an_orphaned_claim(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]
     return Key("Node", "", "node-a"), lambda: not cluster.find(ledger).view.status.entries  # type: ignore[union-attr]
 
 
-async def a_pod_without_a_home(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+async def a_pod_without_a_node(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
     made = await bound_pod(cluster, notes=notes)
     await cluster.authority.delete(Key("Node", "", "node-a"))
     return made.key, gone(cluster, made.key)
@@ -154,12 +154,12 @@ CASES: dict[str, Case] = {
     "node-lifecycle": a_silent_node,
     "endpoints": a_service,
     "disruption": a_budget,
-    "quota": a_quota_gone_wrong,
-    "namespace": a_namespace_that_goes,
+    "quota": a_wrong_quota,
+    "namespace": a_deleted_namespace,
     "garbage": an_orphan,
     "reservation-repair": an_orphaned_reservation,
     "ledger-repair": an_orphaned_claim,
-    "binding-repair": a_pod_without_a_home,
+    "binding-repair": a_pod_without_a_node,
 }
 """For each controller an object that it would change at once, and that a person holds."""
 

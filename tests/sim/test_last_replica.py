@@ -70,7 +70,7 @@ class SingleReplica:
 Story = Callable[[SingleReplica], Awaitable[None]]
 
 
-async def nothing_else(_: SingleReplica) -> None:
+async def no_change(_: SingleReplica) -> None:
     """Its bounds would allow a rollout to remove the replica, but there is no rollout."""
 
 
@@ -86,18 +86,18 @@ async def a_rollout_within_bounds(workload: SingleReplica) -> None:
     await workload.update(ROLLING, image="web:2")
 
 
-async def a_rollout_that_was_taken_back(workload: SingleReplica) -> None:
+async def a_reverted_rollout(workload: SingleReplica) -> None:
     await workload.update(RECREATE, image="web:2")
     await asyncio.sleep(5)
     await workload.update(RECREATE)
 
 
-async def a_rollout_that_was_taken_back_long_ago(workload: SingleReplica) -> None:
-    await a_rollout_that_was_taken_back(workload)
+async def a_rollout_reverted_long_ago(workload: SingleReplica) -> None:
+    await a_reverted_rollout(workload)
     await asyncio.sleep(2 * LAG_S)
 
 
-async def a_moment_without_any_wish(workload: SingleReplica) -> None:
+async def a_moment_at_zero_replicas(workload: SingleReplica) -> None:
     await workload.update(ROLLING, replicas=0)
     await workload.update(ROLLING, replicas=1)
 
@@ -114,22 +114,22 @@ async def a_pod_of_higher_priority(workload: SingleReplica) -> None:
     await workload.put(waiting, "u-2")
 
 
-async def a_namespace_that_goes(workload: SingleReplica) -> None:
+async def a_deleted_namespace(workload: SingleReplica) -> None:
     await workload.cluster.authority.delete(Key("Namespace", "", "default"))
 
 
 STORIES: list[tuple[dict[str, Any], Story, bool]] = [
-    (RECREATE, nothing_else, False),
-    (ALL_AT_ONCE, nothing_else, False),
+    (RECREATE, no_change, False),
+    (ALL_AT_ONCE, no_change, False),
     (RECREATE, a_rollout, True),
     (ALL_AT_ONCE, a_rollout_all_at_once, True),
     (ROLLING, a_rollout_within_bounds, False),
-    (RECREATE, a_rollout_that_was_taken_back, True),
-    (RECREATE, a_rollout_that_was_taken_back_long_ago, False),
-    (ROLLING, a_moment_without_any_wish, True),
+    (RECREATE, a_reverted_rollout, True),
+    (RECREATE, a_rollout_reverted_long_ago, False),
+    (ROLLING, a_moment_at_zero_replicas, True),
     (ROLLING, a_drain, True),
     (ROLLING, a_pod_of_higher_priority, True),
-    (ROLLING, a_namespace_that_goes, True),
+    (ROLLING, a_deleted_namespace, True),
 ]
 
 

@@ -25,7 +25,7 @@ from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
-def all_well(cluster: Cluster, *, but: str = "") -> bool:
+def all_ready(cluster: Cluster, *, but: str = "") -> bool:
     """Every node is ready, without taints, and the statuses are up to date."""
     nodes = [each.view for each in objects(cluster.store, "Node") if each.key.name != but]
     sets = [each.view.status for each in objects(cluster.store, "ReplicaSet.apps")]
@@ -39,7 +39,7 @@ def all_well(cluster: Cluster, *, but: str = "") -> bool:
     )
 
 
-async def one_dies(sim: Simulation) -> int:
+async def one_fails(sim: Simulation) -> int:
     """A node fails for good. Each of its pods is replaced once, on another node, and its claims stay."""
     cluster, fleet, _, agents = await build(sim)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
@@ -54,7 +54,7 @@ async def one_dies(sim: Simulation) -> int:
             len(homes) == 4
             and victim not in homes.values()
             and has_condition(cluster, victim, "Lost")
-            and all_well(cluster, but=victim)
+            and all_ready(cluster, but=victim)
         )
 
     await settle(sim, cluster, recovered, within_s=600)
@@ -68,14 +68,14 @@ async def one_dies(sim: Simulation) -> int:
 def test_the_pods_of_a_failed_node_are_replaced_once_and_every_decision_rechecks(seeds: range) -> None:
     rechecked = 0
     for seed in seeds:
-        outcome = run(one_dies, seed)
+        outcome = run(one_fails, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result is not None
         rechecked += outcome.result
     assert rechecked > len(seeds) * 20
 
 
-async def one_is_away(sim: Simulation, away_s: float) -> tuple[dict[str, str], dict[str, str], bool]:
+async def one_is_partitioned(sim: Simulation, away_s: float) -> tuple[dict[str, str], dict[str, str], bool]:
     cluster, _, hosts, _ = await build(sim, copies=1)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     await asyncio.sleep(30)
@@ -86,13 +86,13 @@ async def one_is_away(sim: Simulation, away_s: float) -> tuple[dict[str, str], d
     await asyncio.sleep(away_s)
     marked = has_condition(cluster, victim, "Suspect") or has_condition(cluster, victim, "Lost")
     sim.network.heal()
-    await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_well(cluster))
+    await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_ready(cluster))
     return before, ready_pods(cluster), marked
 
 
 def test_a_node_that_returns_before_it_is_lost_keeps_its_pods() -> None:
     for away_s in (5.0, 30.0, 60.0, 90.0):
-        outcome = run(partial(one_is_away, away_s=away_s), 1, faults=NO_FAULTS)
+        outcome = run(partial(one_is_partitioned, away_s=away_s), 1, faults=NO_FAULTS)
         assert outcome.violation is None, f"{away_s}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result is not None
         before, after, marked = outcome.result
@@ -101,7 +101,7 @@ def test_a_node_that_returns_before_it_is_lost_keeps_its_pods() -> None:
 
 
 def test_a_node_that_was_lost_returns_and_nothing_runs_twice() -> None:
-    outcome = run(partial(one_is_away, away_s=200.0), 1, faults=NO_FAULTS)
+    outcome = run(partial(one_is_partitioned, away_s=200.0), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"
     assert outcome.result is not None
     before, after, _ = outcome.result
@@ -109,7 +109,7 @@ def test_a_node_that_was_lost_returns_and_nothing_runs_twice() -> None:
     assert len(after) == 4
 
 
-async def blind(sim: Simulation, whom: str) -> tuple[dict[str, str], dict[str, str]]:
+async def partitioned(sim: Simulation, part: str) -> tuple[dict[str, str], dict[str, str]]:
     """All nodes are alive: the observer is partitioned, or the nodes are."""
     cluster, fleet, hosts, _ = await build(sim, copies=0)
     (observer,) = fleet.boot(sim, lifecycle_controller)
@@ -117,23 +117,23 @@ async def blind(sim: Simulation, whom: str) -> tuple[dict[str, str], dict[str, s
     await asyncio.sleep(30)
     before = ready_pods(cluster)
     assert len(before) == 4
-    cut = [observer] if whom == "observer" else list(hosts.values()) if whom == "nodes" else cluster.servers
-    sim.network.partition(cut, [cluster.store_host] if whom == "servers" else cluster.servers)
+    cut = [observer] if part == "observer" else list(hosts.values()) if part == "nodes" else cluster.servers
+    sim.network.partition(cut, [cluster.store_host] if part == "servers" else cluster.servers)
     await asyncio.sleep(400)
     assert fleet.processes
     sim.network.heal()
     await asyncio.sleep(60)
-    await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_well(cluster))
+    await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_ready(cluster))
     return before, ready_pods(cluster)
 
 
 def test_a_blind_observer_or_zone_evicts_no_pods() -> None:
-    for whom in ("observer", "nodes", "servers"):
-        outcome = run(partial(blind, whom=whom), 1, faults=NO_FAULTS)
-        assert outcome.violation is None, f"{whom}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+    for part in ("observer", "nodes", "servers"):
+        outcome = run(partial(partitioned, part=part), 1, faults=NO_FAULTS)
+        assert outcome.violation is None, f"{part}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result is not None
         before, after = outcome.result
-        assert before == after, whom
+        assert before == after, part
 
 
 async def drained(sim: Simulation) -> None:

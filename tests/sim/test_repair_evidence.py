@@ -33,7 +33,7 @@ WAITS = Key("Pod", "default", "waits")
 Story = Callable[[Cluster, ControllerFleet], Coroutine[Any, Any, bool]]
 
 
-async def a_pod_that_waits(cluster: Cluster, fleet: ControllerFleet) -> bool:
+async def hidden_pod(cluster: Cluster, fleet: ControllerFleet) -> bool:
     """The cache has a reservation but not its pod. Returns whether the reservation stays."""
     await cluster.authority.create(NODE, node_body("node-a"))
     fleet.hidden.add(WAITS)
@@ -45,7 +45,7 @@ async def a_pod_that_waits(cluster: Cluster, fleet: ControllerFleet) -> bool:
     return find(cluster.store, Key("Reservation.kedge.dev", "default", made.uid)) is not None
 
 
-async def a_word_taken_back(cluster: Cluster, fleet: ControllerFleet) -> bool:
+async def hidden_return_to_service(cluster: Cluster, fleet: ControllerFleet) -> bool:
     """A node was out of service; the cache misses that it returned. Returns whether the claim of a pod there stays."""
     service = cluster.authority
     await service.create(NODE, node_body("node-a"))
@@ -61,7 +61,7 @@ async def a_word_taken_back(cluster: Cluster, fleet: ControllerFleet) -> bool:
     return made.uid in held(cluster, "node-a")
 
 
-async def a_node_unseen(cluster: Cluster, fleet: ControllerFleet) -> bool:
+async def hidden_node(cluster: Cluster, fleet: ControllerFleet) -> bool:
     """A pod is bound to a node that the cache does not have. Returns whether the pod stays."""
     fleet.hidden.add(HOME)
     await cluster.authority.create(NODE, node_body("node-a"))
@@ -72,9 +72,9 @@ async def a_node_unseen(cluster: Cluster, fleet: ControllerFleet) -> bool:
 
 
 STORIES: dict[Story, Callable[..., Controller]] = {
-    a_pod_that_waits: reservation_repair_controller,
-    a_word_taken_back: ledger_repair_controller,
-    a_node_unseen: binding_repair_controller,
+    hidden_pod: reservation_repair_controller,
+    hidden_return_to_service: ledger_repair_controller,
+    hidden_node: binding_repair_controller,
 }
 
 

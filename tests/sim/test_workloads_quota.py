@@ -65,8 +65,8 @@ CASES: dict[str, tuple[Kind, Key, Callable[[], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("free", ["it limits more", "less is used", "it is gone"])
-@pytest.mark.parametrize("who", CASES)
-def test_room_in_a_quota_wakes_blocked_workloads(who: str, free: str) -> None:
-    kind, key, body, hard = CASES[who]
+@pytest.mark.parametrize("workload", CASES)
+def test_room_in_a_quota_wakes_blocked_workloads(workload: str, free: str) -> None:
+    kind, key, body, hard = CASES[workload]
     outcome = run(partial(blocked, kind=kind, key=key, body=body(), hard=hard, free=free), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"

@@ -21,7 +21,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FinalizerOverride:
-    """The finalizers that may be removed, the person who permits it, and the expiry."""
+    """The finalizers that may be removed, with the owner, reason and expiry of the permission."""
 
     finalizers: tuple[str, ...]
     owner: str

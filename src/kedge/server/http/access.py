@@ -1,4 +1,4 @@
-"""Who a caller is and what it may do: client certificates and bearer tokens in, allowed or refused out.
+"""Authentication and authorization: client certificates and bearer tokens in, allowed or refused out.
 
 Roles are fixed: administrators may do everything, each component what its role lists, every other caller nothing.
 """

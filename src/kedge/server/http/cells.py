@@ -111,7 +111,7 @@ def condition(body: Body, type_name: str) -> Mapping[str, Any] | None:
 
 
 class PodCells:
-    """What the columns of a pod show: they share one pass over its container statuses."""
+    """The cells of a pod. They share one pass over its container statuses."""
 
     def __init__(self, pod: Body, now: datetime) -> None:
         self._pod = pod

@@ -54,7 +54,7 @@ class Certificate:
 
     @classmethod
     def read(cls, path: Path) -> Certificate | None:
-        """What `pem` wrote; None if there is no such file.
+        """Read a file that holds `pem`; None if there is no such file.
 
         Raises:
             Terminal: the file is there and is no certificate with its key.

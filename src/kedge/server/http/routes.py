@@ -12,7 +12,7 @@ from kedge.errors import BadRequest
 
 
 class ResourcePath(NamedTuple):
-    """What a path below `/api` or `/apis` names. Empty parts are not in the path."""
+    """The parts of a path below `/api` or `/apis`. Parts that are not in the path are empty."""
 
     group: str
     version: str

@@ -19,11 +19,11 @@ class Delay:
 
     def __init__(self) -> None:
         self.late_s = 0.0
-        self.told: list[asyncio.Event] = []
+        self.waiters: list[asyncio.Event] = []
 
     def become(self, late_s: float) -> None:
         self.late_s = late_s
-        for each in self.told:
+        for each in self.waiters:
             each.set()
 
 
@@ -41,7 +41,7 @@ class LateTransport(RemoteTransport):
         loop = asyncio.get_running_loop()
         waiting: deque[tuple[float, WatchEvent]] = deque()
         came = asyncio.Event()
-        self._delay.told.append(came)
+        self._delay.waiters.append(came)
 
         async def read() -> None:
             async for event in stream:
@@ -64,7 +64,7 @@ class LateTransport(RemoteTransport):
                     async with asyncio.timeout(left_s):
                         await came.wait()
         finally:
-            self._delay.told.remove(came)
+            self._delay.waiters.remove(came)
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             await stream.aclose()

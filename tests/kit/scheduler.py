@@ -40,27 +40,27 @@ class ScriptedTransport(UnreliableTransport):
     """Binds are committed, and their replies are lost."""
     binds_held = False
     """Binds wait before they are sent."""
-    stays = ""
+    protected_pod = ""
     """The eviction of this pod is rejected, after a delay."""
-    fences = ""
+    fenced_pod = ""
     """The bind of this pod is fenced off."""
     replies_held = False
     """Binds are committed, and their replies wait."""
     reserves_held = False
     """Reservations of gangs wait before they are sent."""
-    blind = False
+    pods_unreadable = False
     """Reads of pods fail, and their watch is silent."""
-    deaf = False
+    pod_watch_held = False
     """The watch of pods is silent, but reads work."""
-    pods_late_s = 0.0
+    pod_watch_delay_s = 0.0
     """The delay of each watch event of a pod."""
     ledgers_held = False
     """The watch of ledgers is silent."""
-    sets_held = False
+    replica_sets_held = False
     """The watch of ReplicaSets is silent."""
     nodes_held = False
     """The watch of nodes is silent."""
-    refuses = ""
+    refusing_node = ""
     """Every bind to this node is refused."""
 
     async def open_watch(self, request: OpenWatch) -> AsyncGenerator[Any, None]:
@@ -68,9 +68,9 @@ class ScriptedTransport(UnreliableTransport):
 
     async def send(self, request: Request[Reply]) -> Reply:
         match request:
-            case Get() | List() if self.blind and request.target.kind == "Pod":
+            case Get() | List() if self.pods_unreadable and request.target.kind == "Pod":
                 raise Unavailable("no reply")
-            case Evict() if request.key.name == self.stays:
+            case Evict() if request.key.name == self.protected_pod:
                 await asyncio.sleep(10)
                 raise Forbidden("it stays", key=request.key)
             case Bind():
@@ -82,11 +82,11 @@ class ScriptedTransport(UnreliableTransport):
 
     async def _bind(self, request: Bind) -> Written:
         binding = request.binding
-        if binding.pod.name == self.fences:
+        if binding.pod.name == self.fenced_pod:
             raise Fenced("another leads", key=Key("Lease.coordination.k8s.io", "kube-system", "default-scheduler"))
         while self.binds_held:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        if binding.node == self.refuses:
+        if binding.node == self.refusing_node:
             self._note(request)
             node_key = Key("Node", "", binding.node)
             raise Refused("no", refusal=Reason.TAINT.value, key=node_key, revision=1)
@@ -102,19 +102,19 @@ class ScriptedTransport(UnreliableTransport):
             async for event in stream:
                 while self._is_held(kind):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-                if kind == "Pod" and self.pods_late_s:
-                    await asyncio.sleep(self.pods_late_s)
+                if kind == "Pod" and self.pod_watch_delay_s:
+                    await asyncio.sleep(self.pod_watch_delay_s)
                 yield event
         finally:
             await stream.aclose()
 
     def _is_held(self, kind: str) -> bool:
         if kind == "Pod":
-            return self.blind or self.deaf
+            return self.pods_unreadable or self.pod_watch_held
         held = {
             "NodeAllocation.kedge.dev": self.ledgers_held,
             "Node": self.nodes_held,
-            "ReplicaSet.apps": self.sets_held,
+            "ReplicaSet.apps": self.replica_sets_held,
         }
         return held.get(kind, False)
 
@@ -196,12 +196,14 @@ class SchedulerHarness(ControllerHarness):
         conditions = found.view.status.conditions if found is not None else ()
         return next((each.message for each in conditions if each.type == "PodScheduled"), "")
 
-    def said(self, name: str) -> tuple[str, str, str]:
+    def scheduled_condition(self, name: str) -> tuple[str, str, str]:
         """Status, reason and message of the pod's `PodScheduled` condition; empty if it has none."""
         found = self.find(name)
         conditions = found.view.status.conditions if found is not None else ()
-        told = ((each.status, each.reason, each.message) for each in conditions if each.type == "PodScheduled")
-        return next(told, ("", "", ""))
+        found_conditions = (
+            (each.status, each.reason, each.message) for each in conditions if each.type == "PodScheduled"
+        )
+        return next(found_conditions, ("", "", ""))
 
     def nominated(self, name: str) -> str:
         """The nominated node of a pod."""

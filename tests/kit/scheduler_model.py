@@ -403,10 +403,10 @@ def node_preference(pod: PodView, feasible: list[NodeView]) -> dict[str, int]:
 
 
 def taint_preference(pod: PodView, feasible: list[NodeView]) -> dict[str, int]:
-    heard = [t for t in pod.spec.tolerations if t.effect in ("", "PreferNoSchedule")]
+    relevant = [t for t in pod.spec.tolerations if t.effect in ("", "PreferNoSchedule")]
     unwelcome = {
         node.name: sum(
-            taint.effect == "PreferNoSchedule" and not any(tolerates(t, taint) for t in heard)
+            taint.effect == "PreferNoSchedule" and not any(tolerates(t, taint) for t in relevant)
             for taint in node.spec.taints
         )
         for node in feasible

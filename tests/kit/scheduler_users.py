@@ -92,7 +92,7 @@ class User:
         found = await self._client.get(Key("Pod", "default", self._sim.choose("pod", PODS)))
         await self._remove(found)
         await self._client.create(POD, self.body(found.key.name))
-        self._sim.sometimes("a namesake took a pod's place")
+        self._sim.sometimes("a pod was replaced under its name")
 
     async def ambush(self) -> None:
         """Wait for a bind in flight, and act before it arrives."""
@@ -108,7 +108,7 @@ class User:
             key = self._sim.choose("whom", tuple(life.wire.binds_out))
             await self._town.cluster.authority.delete(key, DeleteOptions(grace_s=0))
             await self._town.cluster.authority.create(POD, self.body(key.name))
-            self._sim.sometimes("a namesake took a pod's place")
+            self._sim.sometimes("a pod was replaced under its name")
 
     async def _delete(self) -> None:
         await self._remove(await self._client.get(Key("Pod", "default", self._sim.choose("pod", (*PODS, *GANG)))))

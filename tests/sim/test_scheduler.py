@@ -102,7 +102,7 @@ def test_every_invariant_holds_under_faults_and_every_attempt_rechecks() -> None
     for needed in (
         "a bind was refused",
         "a bind's outcome was unknown",
-        "a namesake took a pod's place",
+        "a pod was replaced under its name",
         "a node was replaced under its name",
         "a gang was committed",
         "quota",
@@ -147,7 +147,7 @@ def test_every_invariant_holds_where_rare_faults_of_binds_are_frequent() -> None
         "a bind's outcome was unknown",
         "a bind was fenced off",
         "a standby took over with binds in flight",
-        "a namesake took a pod's place",
+        "a pod was replaced under its name",
         "refused: PodReplaced",
         "a scheduler was stopped in the middle of a bind",
     ):

@@ -235,7 +235,7 @@ def test_a_followed_state_equals_one_built_at_once() -> None:
         harness = SchedulerHarness(sim, cluster, LIMITS)
         await harness.open_for(*(node(name, zone="zone-a") for name in NODES))
         await harness.priority("urgent", 10)
-        harness.wire.pods_late_s = sim.choose("pods are heard of late", (0.0, 0.3))
+        harness.wire.pod_watch_delay_s = sim.choose("pods are heard of late", (0.0, 0.3))
         changes = Changes(sim, harness)
         for _ in range(50):
             await changes.step()
@@ -293,12 +293,12 @@ async def test_a_pod_that_a_read_finds_elsewhere_is_counted_there_until_the_cach
     assumption = assumption_of(cluster_state, web.uid)
     assumed = assumption.node
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
-    harness.wire.deaf = True
+    harness.wire.pod_watch_held = True
     written = await harness.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
     cluster_state.settle(assumption, written.object)
     assert (cluster_state.snapshot.claims_on(assumed), cluster_state.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
     assert cluster_state.local_state(0).assumed[web.uid][:2] == (elsewhere, written.object.revision)
-    harness.wire.binds_held = harness.wire.deaf = False
+    harness.wire.binds_held = harness.wire.pod_watch_held = False
     await until(harness.nothing_is_left)
     assert cluster_state.snapshot.claims_on(elsewhere) == (web.uid,)
     check(harness)
@@ -333,7 +333,7 @@ def test_a_pod_that_was_bound_and_changed_before_the_cache_saw_it_counts_its_lat
         harness.wire.binds_held = True
         web = await harness.pod("web")
         await until(lambda: cluster_state.assumed)
-        harness.wire.deaf, harness.wire.binds_held = True, False
+        harness.wire.pod_watch_held, harness.wire.binds_held = True, False
         await until(lambda: harness.place("web"))
         if leaves:
             await harness.cluster.authority.delete(web.key)

@@ -120,11 +120,11 @@ def test_the_order_of_arrival_does_not_change_the_decision(case: tuple[Cluster, 
         ((p.uid, p.node, p.pod) for p in reversed(cluster.pods.values())),
         dict(reversed(cluster.namespaces.items())),
     )
-    forwards, told = answer(built(cluster), question)
-    again, retold = answer(backwards, question)
+    forwards, explanation = answer(built(cluster), question)
+    again, explained_again = answer(backwards, question)
     assert (again.node, again.score, again.feasible) == (forwards.node, forwards.score, forwards.feasible)
-    assert first_blockers(retold) == first_blockers(told)
-    assert (retold.top, retold.near_miss) == (told.top, told.near_miss)
+    assert first_blockers(explained_again) == first_blockers(explanation)
+    assert (explained_again.top, explained_again.near_miss) == (explanation.top, explanation.near_miss)
 
 
 @pytest.mark.slow

@@ -140,8 +140,8 @@ def test_shapes_are_bounded_and_release_their_tallies() -> None:
         rule = {"labelSelector": {"matchLabels": {"app": f"a{i}"}}, "topologyKey": HOST}
         apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
         assert decide(snapshot, pod_view(affinity=apart), 0).node == "a"
-    told = snapshot.statistics()
-    assert (told["kedge_scheduler_shapes"], told["kedge_scheduler_tallies"]) == (2, 2)
+    statistics = snapshot.statistics()
+    assert (statistics["kedge_scheduler_shapes"], statistics["kedge_scheduler_tallies"]) == (2, 2)
 
 
 def test_names_of_deleted_nodes_are_forgotten() -> None:

@@ -183,7 +183,7 @@ async def test_the_bind_of_one_member_does_not_outlive_a_term_that_another_ended
 ) -> None:
     """It would end while a later term is trying its pod."""
     await harness.open_for(node("node-a", cpu="1"))
-    harness.wire.fences, harness.wire.binds_held = "a", True
+    harness.wire.fenced_pod, harness.wire.binds_held = "a", True
     await harness.gang("a", "b", size=2, cpu="400m")
     await until(lambda: (found := harness.cluster.find(CREW)) and found.view.status.phase == "Committed")
     await asyncio.sleep(1)
@@ -219,7 +219,7 @@ async def test_a_reservation_refused_for_one_member_is_not_requested_again_for_a
     harness.wire.reserves_held = True
     await harness.gang("a", "b", size=2, cpu="400m")
     await until(lambda: harness.scheduler.statistics().assumed == 2)
-    harness.wire.deaf = harness.wire.ledgers_held = True
+    harness.wire.pod_watch_held = harness.wire.ledgers_held = True
     await harness.pod("theirs", cpu="800m", nodeName="node-a", schedulerName="other")
     harness.wire.reserves_held = False
     await asyncio.sleep(60)
@@ -227,7 +227,7 @@ async def test_a_reservation_refused_for_one_member_is_not_requested_again_for_a
     refused = [each for each in harness.decisions() if each.error.startswith("Refused")]
     assert {each.key.name for each in refused} == {"a", "b"}, "attempts that came to nothing leave their records too"
     assert len(harness.decisions()) == harness.scheduler.statistics().attempts
-    harness.wire.deaf = harness.wire.ledgers_held = False
+    harness.wire.pod_watch_held = harness.wire.ledgers_held = False
     await until(lambda: "cpu" in harness.reason("a") + harness.reason("b"))
 
 

@@ -45,14 +45,14 @@ def second_leads_blindly(*, declared: bool) -> bool:
         await until(lambda: len(other.scheduler.cluster_state.caches) > 0)
         await other.caches.wait_synced()
         await asyncio.sleep(0.2)
-        other.wire.blind = True
+        other.wire.pods_unreadable = True
         await harness.pod("web", cpu="800m")
         await until(lambda: harness.place("web"))
         first.stop()
         await harness.running
         await asyncio.sleep(60)
         blindly.append(other.scheduler.leading)
-        other.wire.blind = False
+        other.wire.pods_unreadable = False
         await until(lambda: other.scheduler.leading, within_s=120)
         await until(lambda: other.scheduler.cluster_state.snapshot.statistics()["kedge_scheduler_claims"] == 1)
 
@@ -78,14 +78,14 @@ def binds_sent_to_a_full_node(ahead: int) -> int:
         harness.wire.binds_held = True
         await harness.pod("ours", cpu="800m")
         await until(lambda: harness.scheduler.statistics().assumed)
-        harness.wire.ledgers_held = harness.wire.deaf = True
+        harness.wire.ledgers_held = harness.wire.pod_watch_held = True
         await harness.pod("theirs", cpu="800m", nodeName="node-a", schedulerName="other")
         harness.wire.binds_held = False
         await asyncio.sleep(60)
         sent.append(sum(verb == "bind" for verb, _ in harness.wire.asked))
         if sent[0] > 1:
             return
-        harness.wire.ledgers_held = harness.wire.deaf = False
+        harness.wire.ledgers_held = harness.wire.pod_watch_held = False
         await until(lambda: harness.reason("ours") == "0/1 nodes: 1 cpu")
 
     scene()

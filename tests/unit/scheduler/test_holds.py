@@ -27,9 +27,9 @@ def test_a_held_pod_waits_until_the_hold_ends_and_others_do_not(name: str) -> No
         await harness.pod("held", annotations=hold(harness, name))
         await harness.pod("free")
         await until(lambda: harness.place("free"))
-        await until(lambda: harness.said("held")[1] == "Held")
-        assert harness.said("held")[2].startswith(f"ada holds {name} until ")
-        assert harness.said("held")[2].endswith(": looking into it")
+        await until(lambda: harness.scheduled_condition("held")[1] == "Held")
+        assert harness.scheduled_condition("held")[2].startswith(f"ada holds {name} until ")
+        assert harness.scheduled_condition("held")[2].endswith(": looking into it")
         while harness.sim.now_s < ends_s - 1:
             assert harness.place("held") == ""
             await asyncio.sleep(0.5)
@@ -60,7 +60,7 @@ async def test_a_removed_hold_is_over_and_a_hold_on_another_scheduler_has_no_eff
 async def test_a_hold_on_an_unschedulable_pod_keeps_it_from_a_node_that_then_fits(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="1"))
     await harness.pod("large", cpu="2")
-    await until(lambda: harness.said("large")[1] == "Unschedulable")
+    await until(lambda: harness.scheduled_condition("large")[1] == "Unschedulable")
     notes = {"metadata": {"annotations": hold(harness, for_s=120)}}
     await harness.cluster.authority.patch(Key("Pod", "default", "large"), notes)
     await asyncio.sleep(1)
@@ -78,7 +78,7 @@ async def test_a_held_member_keeps_its_gang_waiting(harness: SchedulerHarness) -
     await harness.pod("two", labels={"kedge.dev/gang": "crew"}, annotations=notes)
     await asyncio.sleep(40)
     assert (harness.place("one"), harness.place("two")) == ("", "")
-    assert harness.said("one")[1] == harness.said("two")[1] == "Held"
+    assert harness.scheduled_condition("one")[1] == harness.scheduled_condition("two")[1] == "Held"
     await until(lambda: harness.place("one") and harness.place("two"))
 
 

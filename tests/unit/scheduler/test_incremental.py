@@ -85,7 +85,7 @@ class Pair:
         )
 
 
-def told(snapshot: Snapshot, question: Question) -> tuple[Any, ...]:
+def result_of(snapshot: Snapshot, question: Question) -> tuple[Any, ...]:
     decision, explanation = answer(snapshot, question)
     codes = [explanation.legend[code - 1] if code else None for code in explanation.first_failing]
     return (
@@ -107,9 +107,9 @@ def test_step_by_step_equals_all_at_once(
     for what, one, other, ask in steps:
         pair.step(what, one, other)
         for question in asked[:ask]:
-            assert told(pair.snapshot, question) == told(pair.rebuilt(), question)
+            assert result_of(pair.snapshot, question) == result_of(pair.rebuilt(), question)
     for question in asked:
-        assert told(pair.snapshot, question) == told(pair.rebuilt(), question)
+        assert result_of(pair.snapshot, question) == result_of(pair.rebuilt(), question)
 
 
 @settings(deadline=None)

@@ -28,7 +28,7 @@ POD, NODE = KINDS.of_key_kind("Pod"), KINDS.of_key_kind("Node")
 HOST = "kubernetes.io/hostname"
 
 
-def lodger(name: str, node_name: str, cpu: str, priority: int, *, leaving: bool = False, **spec: Any) -> Object:
+def placed_pod(name: str, node_name: str, cpu: str, priority: int, *, leaving: bool = False, **spec: Any) -> Object:
     body = pod(name, cpu=cpu, nodeName=node_name, priority=priority, **spec)
     body["metadata"]["uid"] = name
     if leaving:
@@ -51,7 +51,7 @@ class PreemptionHarness:
         self.nominated: dict[str, Nomination] = {}
 
     def nominate(self, uid: str, node_name: str, cpu: str, priority: int) -> None:
-        request = request_of(lodger(uid, "", cpu, priority).as_view(PodView))
+        request = request_of(placed_pod(uid, "", cpu, priority).as_view(PodView))
         self.nominated[uid] = Nomination(node_name, request, priority)
         self.snapshot.add_claim(nominated_claim(uid), node_name, request)
 
@@ -108,63 +108,64 @@ def test_the_fewest_pods_of_the_lowest_priority_are_evicted() -> None:
     harness = PreemptionHarness.of(
         [node_view("node-a"), node_view("node-b")],
         [
-            lodger("a1", "node-a", "500m", 1),
-            lodger("a2", "node-a", "500m", 5),
-            lodger("b1", "node-b", "500m", 1),
-            lodger("b2", "node-b", "500m", 1),
+            placed_pod("a1", "node-a", "500m", 1),
+            placed_pod("a2", "node-a", "500m", 5),
+            placed_pod("b1", "node-b", "500m", 1),
+            placed_pod("b2", "node-b", "500m", 1),
         ],
     )
-    assert names(harness.plan(lodger("new", "", "500m", 9))) in (
+    assert names(harness.plan(placed_pod("new", "", "500m", 9))) in (
         ("node-a", ["a1"]),
         ("node-b", ["b1"]),
         ("node-b", ["b2"]),
     )
-    assert names(harness.plan(lodger("new", "", "1", 9))) == ("node-b", ["b1", "b2"])
+    assert names(harness.plan(placed_pod("new", "", "1", 9))) == ("node-b", ["b1", "b2"])
 
 
 def test_no_pod_is_evicted_for_one_of_no_higher_priority() -> None:
-    harness = PreemptionHarness.of([node_view("node-a")], [lodger("a", "node-a", "1", 5)])
-    assert harness.plan(lodger("new", "", "500m", 5)) is None
-    assert harness.plan(lodger("new", "", "500m", 4)) is None
+    harness = PreemptionHarness.of([node_view("node-a")], [placed_pod("a", "node-a", "1", 5)])
+    assert harness.plan(placed_pod("new", "", "500m", 5)) is None
+    assert harness.plan(placed_pod("new", "", "500m", 4)) is None
 
 
 def test_no_pod_is_evicted_for_one_that_would_still_not_fit() -> None:
     harness = PreemptionHarness.of(
-        [node_view("node-a")], [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 9)]
+        [node_view("node-a")], [placed_pod("a", "node-a", "500m", 1), placed_pod("b", "node-a", "500m", 9)]
     )
-    assert harness.plan(lodger("new", "", "600m", 9)) is None
-    assert harness.plan(lodger("huge", "", "2", 9)) is None
-    assert harness.plan(lodger("picky", "", "500m", 9, nodeSelector={"disk": "fast"})) is None
+    assert harness.plan(placed_pod("new", "", "600m", 9)) is None
+    assert harness.plan(placed_pod("huge", "", "2", 9)) is None
+    assert harness.plan(placed_pod("picky", "", "500m", 9, nodeSelector={"disk": "fast"})) is None
 
 
 def test_no_pod_is_evicted_where_a_zone_quota_or_a_refusal_rejects_the_pod() -> None:
     """These filters come after the resource filter, so a full node hides them."""
-    harness = PreemptionHarness.of([node_view("node-a", zone="zone-a")], [lodger("a", "node-a", "1", 1)])
-    wanting = lodger("new", "", "500m", 9)
+    harness = PreemptionHarness.of([node_view("node-a", zone="zone-a")], [placed_pod("a", "node-a", "1", 1)])
+    wanting = placed_pod("new", "", "500m", 9)
     assert names(harness.plan(wanting)) == ("node-a", ["a"])
     assert harness.plan(wanting, room={"zone-a": {"cpu": 100}}) is None
     assert harness.plan(wanting, excluded=("node-a",)) is None
 
 
 def test_a_budget_that_allows_no_eviction_is_respected() -> None:
-    pods = [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 2)]
+    pods = [placed_pod("a", "node-a", "500m", 1), placed_pod("b", "node-a", "500m", 2)]
     assert names(
-        PreemptionHarness.of([node_view("node-a")], pods, frozenset({"a"})).plan(lodger("new", "", "500m", 9))
+        PreemptionHarness.of([node_view("node-a")], pods, frozenset({"a"})).plan(placed_pod("new", "", "500m", 9))
     ) == (
         "node-a",
         ["b"],
     )
     assert (
-        PreemptionHarness.of([node_view("node-a")], pods, frozenset({"a", "b"})).plan(lodger("new", "", "500m", 9))
+        PreemptionHarness.of([node_view("node-a")], pods, frozenset({"a", "b"})).plan(placed_pod("new", "", "500m", 9))
         is None
     )
 
 
 def test_terminating_pods_are_waited_for_instead_of_more_victims() -> None:
     harness = PreemptionHarness.of(
-        [node_view("node-a")], [lodger("going", "node-a", "500m", 5, leaving=True), lodger("b", "node-a", "500m", 1)]
+        [node_view("node-a")],
+        [placed_pod("going", "node-a", "500m", 5, leaving=True), placed_pod("b", "node-a", "500m", 1)],
     )
-    plan = harness.plan(lodger("new", "", "500m", 9))
+    plan = harness.plan(placed_pod("new", "", "500m", 9))
     assert names(plan) == ("node-a", [])
     assert plan is not None
     assert plan.awaited == {"going"}
@@ -173,9 +174,9 @@ def test_terminating_pods_are_waited_for_instead_of_more_victims() -> None:
 def test_a_nomination_of_higher_priority_is_respected_and_one_of_lower_is_not() -> None:
     harness = PreemptionHarness.of([node_view("node-a")], [])
     harness.nominate("kept", "node-a", "1", 5)
-    assert harness.plan(lodger("low", "", "500m", 4)) is None
-    assert harness.plan(lodger("same", "", "500m", 5)) is None
-    assert names(harness.plan(lodger("high", "", "500m", 6))) == ("node-a", [])
+    assert harness.plan(placed_pod("low", "", "500m", 4)) is None
+    assert harness.plan(placed_pod("same", "", "500m", 5)) is None
+    assert names(harness.plan(placed_pod("high", "", "500m", 6))) == ("node-a", [])
 
 
 def test_preemption_satisfies_rules_about_other_pods() -> None:
@@ -188,13 +189,13 @@ def test_preemption_satisfies_rules_about_other_pods() -> None:
         }
     }
     harness = PreemptionHarness.of(
-        [node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 2)]
+        [node_view("node-a")], [placed_pod("a", "node-a", "100m", 1), placed_pod("b", "node-a", "100m", 2)]
     )
-    assert names(harness.plan(lodger("new", "", "100m", 9, affinity=apart))) == ("node-a", ["a", "b"])
-    stays = PreemptionHarness.of(
-        [node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 9)]
+    assert names(harness.plan(placed_pod("new", "", "100m", 9, affinity=apart))) == ("node-a", ["a", "b"])
+    protected_pod = PreemptionHarness.of(
+        [node_view("node-a")], [placed_pod("a", "node-a", "100m", 1), placed_pod("b", "node-a", "100m", 9)]
     )
-    assert stays.plan(lodger("new", "", "100m", 9, affinity=apart)) is None
+    assert protected_pod.plan(placed_pod("new", "", "100m", 9, affinity=apart)) is None
 
 
 SIZES = st.sampled_from(("200m", "300m", "500m"))
@@ -205,7 +206,7 @@ def inns(draw: st.DrawFn) -> tuple[PreemptionHarness, Object]:
     count = draw(st.integers(1, 3))
     nodes = [node_view(f"node-{n}", zone=f"zone-{n % 2}") for n in range(count)]
     pods = [
-        lodger(
+        placed_pod(
             f"p{n:0{n + 1}}",
             f"node-{draw(st.integers(0, count - 1))}",
             draw(SIZES),
@@ -224,7 +225,7 @@ def inns(draw: st.DrawFn) -> tuple[PreemptionHarness, Object]:
                 ]
             }
         }
-    wanting = lodger("new", "", draw(st.sampled_from(("300m", "700m", "1"))), draw(st.integers(1, 4)), **rules)
+    wanting = placed_pod("new", "", draw(st.sampled_from(("300m", "700m", "1"))), draw(st.integers(1, 4)), **rules)
     return PreemptionHarness.of(nodes, pods, kept), wanting
 
 

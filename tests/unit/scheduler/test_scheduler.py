@@ -33,11 +33,11 @@ async def test_a_gated_pod_waits_for_its_gates_and_no_longer(harness: SchedulerH
     await harness.pod("gated", schedulingGates=[{"name": "example.com/later"}])
     await asyncio.sleep(5)
     assert not harness.attempts("gated")
-    assert harness.said("gated") == ("False", "SchedulingGated", "remove its scheduling gates first")
+    assert harness.scheduled_condition("gated") == ("False", "SchedulingGated", "remove its scheduling gates first")
     assert not harness.events("FailedScheduling"), "nothing failed"
     await harness.cluster.authority.patch(Key("Pod", "default", "gated"), {"spec": {"schedulingGates": None}})
     await until(lambda: harness.place("gated"))
-    assert harness.said("gated")[:2] != ("False", "SchedulingGated")
+    assert harness.scheduled_condition("gated")[:2] != ("False", "SchedulingGated")
     assert not harness.scheduler.cluster_state.gated
 
 
@@ -49,7 +49,7 @@ async def test_the_next_leader_reports_a_gated_pod_that_its_predecessor_did_not(
     await harness.pod("gated", schedulingGates=[{"name": "example.com/later"}])
     await harness.pod("theirs", schedulingGates=[{"name": "example.com/later"}], schedulerName="other")
     await until(lambda: other.scheduler.leading)
-    await until(lambda: harness.said("gated")[1] == "SchedulingGated")
+    await until(lambda: harness.scheduled_condition("gated")[1] == "SchedulingGated")
     written = harness.find("gated")
     harness.host.resume()
     await asyncio.sleep(20)
@@ -57,7 +57,7 @@ async def test_the_next_leader_reports_a_gated_pod_that_its_predecessor_did_not(
     assert written is not None
     assert found is not None
     assert found.revision == written.revision, "once is enough"
-    assert harness.said("theirs") == ("", "", "")
+    assert harness.scheduled_condition("theirs") == ("", "", "")
     await harness.remove("gated")
     await until(lambda: not other.scheduler.cluster_state.gated)
 
@@ -66,16 +66,16 @@ async def test_the_next_leader_reports_a_gated_pod_that_its_predecessor_did_not(
 async def test_removed_gates_are_not_reported_any_more(harness: SchedulerHarness) -> None:
     """A report that failed because the pod changed is not repeated when it is no longer true."""
     await harness.open_for()
-    harness.wire.deaf = True
+    harness.wire.pod_watch_held = True
     await harness.pod("gated", cpu="2", schedulingGates=[{"name": "example.com/later"}])
     await asyncio.sleep(1)
     await harness.cluster.authority.patch(Key("Pod", "default", "gated"), {"metadata": {"annotations": {"a": "b"}}})
-    harness.wire.deaf = False
+    harness.wire.pod_watch_held = False
     await asyncio.sleep(0.05)  # the first version is cached, and its report will be rejected
     await harness.cluster.authority.patch(Key("Pod", "default", "gated"), {"spec": {"schedulingGates": None}})
-    await until(lambda: harness.said("gated")[1] == "Unschedulable")
+    await until(lambda: harness.scheduled_condition("gated")[1] == "Unschedulable")
     await asyncio.sleep(5)
-    assert harness.said("gated")[1] == "Unschedulable"
+    assert harness.scheduled_condition("gated")[1] == "Unschedulable"
 
 
 @with_scheduler()
@@ -86,8 +86,12 @@ async def test_an_unschedulable_pod_has_a_reason_and_its_generation(harness: Sch
     assert harness.reason("large") == "0/3 nodes: 2 cpu, 1 cordoned"
     found = harness.find("large")
     assert found is not None
-    (said,) = [each for each in found.view.status.conditions if each.type == "PodScheduled"]
-    assert (said.status, said.reason, said.observed_generation) == ("False", "Unschedulable", large.metadata.generation)
+    (scheduled_condition,) = [each for each in found.view.status.conditions if each.type == "PodScheduled"]
+    assert (scheduled_condition.status, scheduled_condition.reason, scheduled_condition.observed_generation) == (
+        "False",
+        "Unschedulable",
+        large.metadata.generation,
+    )
     (event,) = harness.events("FailedScheduling")
     assert event["message"] == "0/3 nodes: 2 cpu, 1 cordoned"
     assert event["involvedObject"]["uid"] == large.uid
@@ -221,7 +225,7 @@ def refusals_after_an_unknown_bind() -> float:
         await until(lambda: harness.scheduler.statistics().assumed)
         await harness.pod("second", cpu="800m")
         await until(lambda: harness.reason("second"))
-        harness.wire.blind = harness.wire.binds_lost = (
+        harness.wire.pods_unreadable = harness.wire.binds_lost = (
             True  # the bind is committed, and neither its reply nor a watch event arrives
         )
         harness.wire.binds_held = False
@@ -229,7 +233,7 @@ def refusals_after_an_unknown_bind() -> float:
         assert harness.place("first")
         harness.wire.binds_lost = False
         await asyncio.sleep(120)
-        harness.wire.blind = False
+        harness.wire.pods_unreadable = False
         await until(lambda: not harness.scheduler.statistics().assumed)
         seen.append(harness.metric("kedge_scheduler_refusals_total", reason="Resource"))
 
@@ -240,17 +244,17 @@ def refusals_after_an_unknown_bind() -> float:
 @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
 async def test_a_bind_that_no_cache_shows_is_read_from_the_server(harness: SchedulerHarness) -> None:
     await harness.open_for()
-    harness.wire.deaf = True
+    harness.wire.pod_watch_held = True
     await harness.pod("web")
-    harness.wire.deaf = False
+    harness.wire.pod_watch_held = False
     await until(lambda: harness.scheduler.statistics().assumed)
-    harness.wire.deaf = True
+    harness.wire.pod_watch_held = True
     await until(lambda: harness.place("web"))
     await asyncio.sleep(3 * LIMITS.scheduler_assumed_s)
     (assumed,) = harness.scheduler.cluster_state.assumed.values()
     assert assumed.since_s > 0
     assert assumed.node == "node-a"
-    harness.wire.deaf = False
+    harness.wire.pod_watch_held = False
     await until(harness.nothing_is_left)
 
 
@@ -261,11 +265,11 @@ async def test_a_version_from_before_its_bind_does_not_queue_a_pod_again(harness
     await harness.pod("web")
     await until(lambda: harness.reason("web"))
     await asyncio.sleep(5)
-    harness.wire.deaf, harness.wire.pods_late_s = True, 5.0
+    harness.wire.pod_watch_held, harness.wire.pod_watch_delay_s = True, 5.0
     await harness.cluster.authority.patch(Key("Pod", "default", "web"), {"metadata": {"labels": {"a": "b"}}})
     await harness.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": False}})
     await until(lambda: harness.scheduler.bound)
-    harness.wire.deaf = False
+    harness.wire.pod_watch_held = False
     await until(harness.nothing_is_left)
     assert sum(verb == "bind" for verb, _ in harness.wire.asked) == 1
 
@@ -283,12 +287,12 @@ def binds_sent_to_a_full_node() -> int:
         harness.wire.binds_held = True
         await harness.pod("ours", cpu="800m")
         await until(lambda: harness.scheduler.statistics().assumed)
-        harness.wire.ledgers_held = harness.wire.deaf = True
+        harness.wire.ledgers_held = harness.wire.pod_watch_held = True
         await harness.pod("theirs", cpu="800m", nodeName="node-a", schedulerName="other")
         harness.wire.binds_held = False
         await asyncio.sleep(60)
         sent.append(sum(verb == "bind" for verb, _ in harness.wire.asked))
-        harness.wire.ledgers_held = harness.wire.deaf = False
+        harness.wire.ledgers_held = harness.wire.pod_watch_held = False
         await until(lambda: harness.reason("ours") == "0/1 nodes: 1 cpu")
 
     scene()
@@ -310,7 +314,7 @@ def test_a_forgotten_refusal_repeats_again_and_again(monkeypatch: pytest.MonkeyP
 async def test_a_pair_that_is_refused_again_and_again_is_quarantined_with_an_event(harness: SchedulerHarness) -> None:
     """Bug 8 once more: they disagree for ever, though the scheduler's caches are current."""
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="500m"))
-    harness.wire.refuses = "node-a"
+    harness.wire.refusing_node = "node-a"
     await harness.pod("web", cpu="400m", nodeSelector={"kubernetes.io/hostname": "node-a"})
     await until(lambda: harness.events("Quarantined"), within_s=60)
     assert harness.metric("kedge_scheduler_quarantined") == 1
@@ -321,7 +325,7 @@ async def test_a_pair_that_is_refused_again_and_again_is_quarantined_with_an_eve
     await asyncio.sleep(60)
     assert sum(verb == "bind" for verb, _ in harness.wire.asked) == asked
     assert harness.reason("web") == "0/2 nodes: 1 node selector, 1 refused lately"
-    harness.wire.refuses = ""
+    harness.wire.refusing_node = ""
     await until(lambda: harness.place("web"), within_s=100)
     await until(harness.nothing_is_left)
 
@@ -330,10 +334,10 @@ async def test_a_pair_that_is_refused_again_and_again_is_quarantined_with_an_eve
 async def test_a_claim_that_only_a_ledger_holds_is_learned_from_the_refusal(harness: SchedulerHarness) -> None:
     """Bug 8 in another way: a claim without a pod, made before this process started."""
     await harness.open_for(node("node-a", cpu="1"))
-    harness.wire.deaf = True
+    harness.wire.pod_watch_held = True
     await harness.pod("ghost", cpu="800m", nodeName="node-a")
     await harness.remove("ghost", confirm=False)
-    harness.wire.deaf = False
+    harness.wire.pod_watch_held = False
     await harness.pod("web", cpu="800m")
     await until(lambda: harness.reason("web"))
     assert harness.reason("web") == "0/1 nodes: 1 cpu"
@@ -389,7 +393,7 @@ async def test_a_pod_replaced_in_mid_attempt_leaves_nothing_and_its_replacement_
 async def test_refusals_of_a_pod_that_is_gone_are_forgotten(harness: SchedulerHarness) -> None:
     """Bug 9 once more: the memory of a pod ends with it."""
     await harness.open_for(node("node-a", cpu="1"))
-    harness.wire.refuses = "node-a"
+    harness.wire.refusing_node = "node-a"
     await harness.pod("web")
     await until(lambda: len(harness.scheduler._binder.refusals))
     await harness.remove("web")
@@ -400,7 +404,7 @@ async def test_refusals_of_a_pod_that_is_gone_are_forgotten(harness: SchedulerHa
 async def test_a_refusal_that_arrives_after_its_pod_was_deleted_is_not_remembered(harness: SchedulerHarness) -> None:
     """Bug 9 the other way round: the deletion was handled before the refusal."""
     await harness.open_for(node("node-a", cpu="1"))
-    harness.wire.binds_held, harness.wire.refuses = True, "node-a"
+    harness.wire.binds_held, harness.wire.refusing_node = True, "node-a"
     web = await harness.pod("web")
     await until(lambda: harness.scheduler.statistics().binding)
     await harness.remove("web")
@@ -435,7 +439,7 @@ async def test_a_new_leader_waits_for_all_of_its_caches_at_once(harness: Schedul
     other = harness.another_scheduler()
     await until(lambda: other.caches.healthy)
     await asyncio.sleep(1)
-    other.wire.nodes_held = other.wire.ledgers_held = other.wire.deaf = True
+    other.wire.nodes_held = other.wire.ledgers_held = other.wire.pod_watch_held = True
     harness.scheduler.stop()
     await harness.running
     await until(lambda: other.scheduler.leading, within_s=2 * harness.limits.cache_wait_s)

@@ -99,7 +99,7 @@ async def test_pods_are_counted_together_as_soon_as_their_workload_is_known(harn
     await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="200m"))
     rule = {"metadata": {"name": "even"}, "spec": {"version": "v1", "maxZoneSkew": 1}}
     await harness.cluster.authority.create(KINDS.of_key_kind("SchedulingPolicy.kedge.dev"), rule)
-    harness.wire.sets_held = True
+    harness.wire.replica_sets_held = True
     sets = {name: await replica_set(harness, name) for name in ("old", "new")}
     for name, home in (("old", "node-b"), ("new", "node-a"), ("waits", "")):
         body = pod(name, cpu="500m" if name == "waits" else "100m", **({"nodeName": home} if home else {}))
@@ -110,7 +110,7 @@ async def test_pods_are_counted_together_as_soon_as_their_workload_is_known(harn
         await harness.cluster.authority.create(POD, body)
         await asyncio.sleep(1)
     await until(lambda: harness.reason("waits") == "0/2 nodes: 1 cpu, 1 policy even v1 maxZoneSkew")
-    harness.wire.sets_held = False
+    harness.wire.replica_sets_held = False
     await until(lambda: harness.place("waits"))
 
 
@@ -161,7 +161,7 @@ def test_a_bind_that_a_quota_shows_first_is_not_counted_twice_for_long(heard_of:
         await harness.pod("second", cpu="800m", nodeSelector={HOST: "node-b"})
         await until(lambda: harness.attempts("second"))
         await asyncio.sleep(1)
-        harness.wire.deaf = harness.wire.replies_held = True
+        harness.wire.pod_watch_held = harness.wire.replies_held = True
         harness.wire.binds_held = False
         await until(lambda: harness.place("first"))
         await asyncio.sleep(1)
@@ -170,9 +170,9 @@ def test_a_bind_that_a_quota_shows_first_is_not_counted_twice_for_long(heard_of:
         if heard_of == "by its reply":
             harness.wire.replies_held = False
             await until(lambda: harness.place("second"))
-            harness.wire.deaf = False
+            harness.wire.pod_watch_held = False
         else:
-            harness.wire.deaf = False
+            harness.wire.pod_watch_held = False
             await until(lambda: harness.place("second"))
             harness.wire.replies_held = False
 
@@ -187,18 +187,18 @@ async def test_the_cause_of_a_refusal_wakes_the_pod_though_another_node_is_in_qu
     harness: SchedulerHarness,
 ) -> None:
     await harness.open_for(node("node-a", cpu="1"))
-    harness.wire.refuses = "node-a"
+    harness.wire.refusing_node = "node-a"
     await harness.pod("ours", cpu="800m")
     await until(lambda: harness.events("Quarantined"))
     await until(lambda: harness.reason("ours") == "0/1 nodes: 1 refused lately")
     harness.wire.binds_held = True
     await harness.cluster.create(node("node-b", cpu="1"))
     await until(lambda: harness.scheduler.statistics().assumed)
-    harness.wire.ledgers_held = harness.wire.deaf = True
+    harness.wire.ledgers_held = harness.wire.pod_watch_held = True
     await harness.pod("theirs", cpu="800m", nodeName="node-b", schedulerName="other")
     harness.wire.binds_held = False
     await until(lambda: any(each.reason == "0/2 nodes: 2 refused lately" for each in harness.attempts("ours")))
-    harness.wire.ledgers_held = harness.wire.deaf = False
+    harness.wire.ledgers_held = harness.wire.pod_watch_held = False
     await until(lambda: harness.reason("ours") == "0/2 nodes: 1 cpu, 1 refused lately")
 
 
@@ -273,7 +273,7 @@ async def test_a_failed_preemption_does_not_drop_the_next_nomination(harness: Sc
     await harness.priority("usual", 5)
     await harness.pod("lowest", cpu="800m", nodeName="node-a")
     await harness.pod("low", cpu="800m", nodeName="node-b", priorityClassName="usual")
-    harness.wire.stays = "lowest"
+    harness.wire.protected_pod = "lowest"
     await harness.pod("high", cpu="800m", priorityClassName="urgent")
     await until(lambda: harness.nominated("high") == "node-a")
     await harness.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": True}})
@@ -292,12 +292,12 @@ async def test_a_failed_nomination_is_dropped_even_after_the_pod_is_relabelled(
     await harness.open_for(node("node-a", cpu="1"))
     await harness.priority("urgent", 10)
     await harness.pod("low", cpu="800m", nodeName="node-a")
-    harness.wire.stays = "low"
+    harness.wire.protected_pod = "low"
     high = await harness.pod("high", cpu="800m", priorityClassName="urgent")
     await until(lambda: harness.nominated("high"))
     await harness.cluster.authority.patch(high.key, {"metadata": {"labels": {"app": "db"}}})
     await until(lambda: harness.scheduler.cluster_state.nominated.places[high.uid].request.labels == {"app": "db"})
-    harness.wire.stays = ""
+    harness.wire.protected_pod = ""
     await until(lambda: (found := harness.find("low")) is not None and found.view.terminating)
     await harness.remove("low")
     await until(lambda: harness.place("high"))

@@ -26,8 +26,8 @@ def is_well(cluster: Cluster) -> bool:
 def test_a_ready_condition_whose_reply_was_lost_is_written_again_if_it_was_overwritten(
     again: bool, cut_s: float
 ) -> None:
-    """1. Somebody says that nobody knows. 2. The agent says that it is ready; that is committed, and the link goes.
-    3. It is taken back, perhaps before the agent sees anything again. 4. The link is back.
+    """1. Another writer sets Ready to Unknown. 2. The agent writes Ready; that is committed, and the link is cut.
+    3. Ready is overwritten again, perhaps before the agent receives anything. 4. The link is restored.
     """
 
     async def program(sim: Simulation) -> None:

@@ -1,8 +1,8 @@
-"""Controllers in a hostile world: crashes, lost replies, late watches, two who believe that they lead.
+"""Controllers under crashes, lost replies, late watches and two processes that both act as leader.
 
-One program and every promise at once: a leader's writes land in its own term, no key runs twice at once, no run
-begins below its floors, what is wanted comes true when the faults stop, then nobody writes, and every decision can be
-run again.
+One program checks every invariant at once: a leader's writes are committed in its own term, no key runs twice at once,
+no run begins below its floors, the desired state is reached when the faults stop, then all writes end, and every
+decision can be rechecked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NO_NETS = replace(NETS, relist_every_s=1e6, resync_every_s=1e6)
 
 
 async def changes(sim: Simulation, harness: FaultHarness, count: int) -> dict[str, int]:
-    """A user who changes replica counts at random times. Returns the final counts."""
+    """Change replica counts at random times, as a user would. Returns the final counts."""
     wanted: dict[str, int] = {}
     for name in NAMES:
         wanted[name] = sim.choose_int("replicas", 0, 3)

@@ -1,6 +1,6 @@
-"""Bugs that other control planes shipped, tried on a whole controller; each comes back when its safeguard is removed.
+"""Known bugs of other control planes, tried on a whole controller; each returns when its safeguard is removed.
 
-Those about floors, leaders, conflicts, loops and fairness stand with what they are about: `test_controller_fairness`
+Bugs of floors, leaders, conflicts, loops and fairness are with the tests of those subjects: `test_controller_fairness`
 here, `test_controller`, `test_context` and `test_status` among the unit tests.
 """
 

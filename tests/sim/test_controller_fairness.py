@@ -1,4 +1,4 @@
-"""One tenant's trouble and another's single key, through the whole controller: watch, cache, queue, workers."""
+"""The failing keys of one tenant beside the single key of another, through watch, cache, queue and workers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LIMITS = Limits(relist_every_s=1e6, resync_every_s=1e6)
 
 
 @dataclass
-class Yard:
-    """A controller whose runs take a moment, and how long each change of the lone key took to be answered."""
+class FairnessProbe:
+    """A reconciler whose runs take a moment; it measures when each change of the lone key was reconciled."""
 
     sim: Simulation
     slow_s: float
     seen: int = -1
-    answered_s: float = 0.0
+    reconciled_s: float = 0.0
     failed: int = 0
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
@@ -42,49 +42,49 @@ class Yard:
             self.failed += 1
             raise Unavailable("this tenant's backend is down")
         await asyncio.sleep(RUN_S)
-        self.seen, self.answered_s = found.view.spec.replicas, self.sim.now_s
+        self.seen, self.reconciled_s = found.view.spec.replicas, self.sim.now_s
         return Action.await_change()
 
 
-async def latencies(sim: Simulation, cluster: Any, yard: Yard, changes: int) -> list[float]:
-    """How long it takes from a change of the lone key to the end of the run that saw it."""
+async def latencies(sim: Simulation, cluster: Any, probe: FairnessProbe, changes: int) -> list[float]:
+    """The time from a change of the lone key to the end of the run that saw it."""
     found = []
-    for n in range(yard.seen + 1, yard.seen + 1 + changes):
+    for n in range(probe.seen + 1, probe.seen + 1 + changes):
         await asyncio.sleep(sim.choose("pause", (0.31, 0.07, 1.3)))
         began_s = sim.now_s
         await cluster.authority.patch(LONE, {"spec": {"replicas": n}})
-        await until(lambda n=n: yard.seen == n)  # type: ignore[misc]
-        found.append(yard.answered_s - began_s)
+        await until(lambda n=n: probe.seen == n)  # type: ignore[misc]
+        found.append(probe.reconciled_s - began_s)
     return found
 
 
-async def yard_of(sim: Simulation, slow_s: float) -> tuple[float, float]:
+async def measure(sim: Simulation, slow_s: float) -> tuple[float, float]:
     """The lone key's worst latency, alone and in a crowd."""
     cluster = await new_cluster(sim, servers=1)
     for tenant in ("noisy", "quiet"):
         await cluster.authority.create(NAMESPACE, {"metadata": {"name": tenant}})
     await cluster.authority.create(REPLICA_SET, replica_set("lone", 0, namespace="quiet"))
     host = sim.host("controller")
-    yard = Yard(sim, slow_s)
+    probe = FairnessProbe(sim, slow_s)
     controller = Controller(
         ControllerSpec(kind=REPLICA_SET),
-        FunctionReconciler(yard.reconcile),
+        FunctionReconciler(probe.reconcile),
         ControllerRuntime(cluster.client(host), host.env(limits=LIMITS)),
     )
     host.spawn(controller.run(), name="controller")
-    await until(lambda: yard.seen == 0)
-    lonely_s = max(await latencies(sim, cluster, yard, 5))
+    await until(lambda: probe.seen == 0)
+    lonely_s = max(await latencies(sim, cluster, probe, 5))
     for n in range(FAILING):
         await cluster.authority.create(REPLICA_SET, replica_set(f"s{n}", 0, namespace="noisy"))
-    crowded_s = max(await latencies(sim, cluster, yard, 8))
-    assert yard.failed > 10
+    crowded_s = max(await latencies(sim, cluster, probe, 8))
+    assert probe.failed > 10
     assert controller.statistics().queue.keys > 900, "the crowd went away"
     return lonely_s, crowded_s
 
 
 def in_a_crowd(slow_s: float) -> tuple[float, float]:
     async def program(sim: Simulation) -> tuple[float, float]:
-        return await yard_of(sim, slow_s)
+        return await measure(sim, slow_s)
 
     outcome = run(program, 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"

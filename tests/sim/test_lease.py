@@ -99,7 +99,7 @@ async def rivals(sim: Simulation) -> None:
     await sim.converge(within_s=300)
 
 
-def test_only_the_holders_writes_land_and_somebody_leads_in_the_end() -> None:
+def test_only_writes_of_the_holder_are_committed_and_finally_one_candidate_leads() -> None:
     reached: dict[str, int] = {}
     for seed in range(120):
         outcome = run(rivals, seed)

@@ -1,6 +1,6 @@
 """Watchers behind an open breaker: they wait for it without backoff, and resume one by one.
 
-Time is virtual here: how long anything took is a fact of the seed, and no matter of the machine.
+Time is virtual: durations depend on the seed, not on the machine.
 """
 
 from __future__ import annotations

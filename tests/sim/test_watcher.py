@@ -1,6 +1,7 @@
-"""Caches under fire: two API servers, writers, and streams that are late, cut, compacted, hidden or dead.
+"""Caches under faults: two API servers, writers, and streams that are late, cut, compacted, dead, or lose events.
 
-The judge is the store itself. A cache may be late; it may never go back, serve below a floor, or keep a ghost.
+The store itself is the reference. A cache may be late; it may never go back in time, serve below a floor, or keep a
+deleted object.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class House:
 
 async def until_leading(plane: ControlPlane) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not plane.leading:  # noqa: ASYNC110  it is asked, as a probe would ask
+        while not plane.leading:  # noqa: ASYNC110  polled, as by a readiness probe
             await asyncio.sleep(0.05)
 
 

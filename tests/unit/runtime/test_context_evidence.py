@@ -46,7 +46,7 @@ async def test_a_recheck_uses_the_recorded_measurement_and_makes_no_new_one(harn
     await harness.create()
     harness.open(work)
     await until(lambda: len(harness.decisions()) == 3)
-    assert await harness.recheck(work) == 3  # though the ear has heard more since: the record has what it was
+    assert await harness.recheck(work) == 3  # from the record, although the observation has changed since
     assert ear.heard["times"] == 3
 
 

@@ -37,7 +37,8 @@ def test_a_leader_begins_although_the_history_of_its_lease_is_far_ahead_of_its_c
 
 def second_leads_blindly(*, declared: bool) -> bool:
     """1. A leader writes, and its standby gets no event. 2. It stops. 3. The standby's lease has a revision that its
-    caches are past: but that of leases, which began later. Does it lead before it has seen what was written?
+    caches have passed, but in the history of leases, which began later. Returns whether it leads before its caches have
+    the write.
     """
     blindly: list[bool] = []
 

@@ -183,9 +183,9 @@ async def test_standbys_are_warm_and_take_over_all_remaining_keys(harness: Contr
 
 @with_harness(Limits(decisions_sample_every=1, lease_retry_s=1e5, lease_renew_s=1e6, lease_s=3e6))
 async def test_a_deposed_leader_is_fenced_ends_its_term_and_competes_again(harness: ControllerHarness) -> None:
-    """kubernetes#23731 (bug 21): the old leader is stopped by the store, though its own clock says that it leads.
+    """kubernetes#23731 (bug 21): the store stops the old leader, although by its own clock it still leads.
 
-    It never renews here, so that nothing but its write can tell it.
+    It never renews here, so that only its rejected write ends the term.
     """
     ran, named = counting()
     controller = harness.controller(named("one"), lease=LEASE, workers=2)

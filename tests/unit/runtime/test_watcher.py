@@ -120,7 +120,7 @@ async def test_resuming_past_a_compaction_would_keep_a_deleted_object() -> None:
         await miss_everything(harness, cache)
         await until(lambda: cache.synced)
         await harness.world.create(config_map("after"))
-        await harness.quiet(CONFIG_MAP)  # it says that it has everything
+        await harness.quiet(CONFIG_MAP)  # the cache has reached the revision
         assert cache.get(map_key("m0")).value is not None
         assert not is_current(harness, cache)
         await stop_watcher(harness)

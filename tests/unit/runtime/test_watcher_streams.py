@@ -203,7 +203,7 @@ async def test_an_empty_store_is_listed_until_it_has_a_revision() -> None:
     cache = harness.caches.cache(NAMESPACE)
     await harness.caches.wait_synced()
     assert cache.list().value == ()
-    assert harness.transport.watches == []  # to watch after nothing would begin with what exists, and tell it as new
+    assert harness.transport.watches == []  # a watch without a revision would send all objects as new
     await harness.world.service.create(NAMESPACE, {"metadata": {"name": "default"}})
     await harness.quiet(NAMESPACE)
     await until(lambda: cache.synced)

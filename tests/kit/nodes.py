@@ -280,7 +280,7 @@ def zone_of(found: Object) -> str:
     return str(found.metadata.labels.get(_ZONE, ""))
 
 
-async def build(
+async def cluster_with_agents(
     sim: Simulation, *, zones: int = 2, copies: int = 2, names: Sequence[str] = NODES
 ) -> tuple[Cluster, ControllerFleet, dict[str, Host], dict[str, SimpleAgent]]:
     cluster = await new_cluster(sim)
@@ -310,6 +310,6 @@ def has_condition(cluster: Cluster, name: str, what: str) -> bool:
     return found is not None and is_true(found.view.status.conditions, what)
 
 
-def held(cluster: Cluster, name: str) -> set[str]:
+def claimed_uids(cluster: Cluster, name: str) -> set[str]:
     found = find(cluster.store, Key("NodeAllocation.kedge.dev", "", name))
     return set() if found is None else set(found.view.status.entries)

@@ -9,7 +9,7 @@ from tests.kit.cluster import seeds
 from tests.kit.controllers import REPLICA_SET, replica_set
 from tests.kit.nodes import (
     NODES,
-    build,
+    cluster_with_agents,
     find,
     has_condition,
     objects,
@@ -41,7 +41,7 @@ def all_ready(cluster: Cluster, *, but: str = "") -> bool:
 
 async def one_fails(sim: Simulation) -> int:
     """A node fails for good. Each of its pods is replaced once, on another node, and its claims stay."""
-    cluster, fleet, _, agents = await build(sim)
+    cluster, fleet, _, agents = await cluster_with_agents(sim)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     await asyncio.sleep(30)
     victim = sim.choose("victim", NODES)
@@ -76,7 +76,7 @@ def test_the_pods_of_a_failed_node_are_replaced_once_and_every_decision_rechecks
 
 
 async def one_is_partitioned(sim: Simulation, away_s: float) -> tuple[dict[str, str], dict[str, str], bool]:
-    cluster, _, hosts, _ = await build(sim, copies=1)
+    cluster, _, hosts, _ = await cluster_with_agents(sim, copies=1)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     await asyncio.sleep(30)
     before = ready_pods(cluster)
@@ -111,7 +111,7 @@ def test_a_node_that_was_lost_returns_and_nothing_runs_twice() -> None:
 
 async def partitioned(sim: Simulation, part: str) -> tuple[dict[str, str], dict[str, str]]:
     """All nodes are alive: the observer is partitioned, or the nodes are."""
-    cluster, fleet, hosts, _ = await build(sim, copies=0)
+    cluster, fleet, hosts, _ = await cluster_with_agents(sim, copies=0)
     (observer,) = fleet.boot(sim, lifecycle_controller)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     await asyncio.sleep(30)
@@ -138,7 +138,7 @@ def test_a_blind_observer_or_zone_evicts_no_pods() -> None:
 
 async def drained(sim: Simulation) -> None:
     """A drain empties a node; a budget that allows no disruption stops it for as long."""
-    cluster, *_ = await build(sim, copies=1)
+    cluster, *_ = await cluster_with_agents(sim, copies=1)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     budget = {
         "metadata": {"name": "web", "namespace": "default"},

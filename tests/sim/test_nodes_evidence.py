@@ -16,7 +16,7 @@ from tests.kit.nodes import (
     QUICK,
     ControllerFleet,
     SimpleAgent,
-    build,
+    cluster_with_agents,
     has_condition,
     objects,
     ready_pods,
@@ -78,7 +78,7 @@ async def missed_renewals(sim: Simulation, *, replicas: int = 2, tolerated_s: in
 
 
 async def _missed_renewals(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bool, set[str], bool]:
-    cluster, _, hosts, _ = await build(sim, copies=0, names=("node-0", "node-1"))
+    cluster, _, hosts, _ = await cluster_with_agents(sim, copies=0, names=("node-0", "node-1"))
     released = Released()
     sim.check_always(released)
     fleet = ControllerFleet(cluster, limits=PATIENT)
@@ -200,7 +200,7 @@ class UnrenewedAgent(SimpleAgent):
 
 async def reports_without_renewal(sim: Simulation) -> tuple[bool, bool, set[str], dict[str, str], dict[str, str]]:
     with replaced(kit, "SimpleAgent", UnrenewedAgent):
-        cluster, _, _, agents = await build(sim, copies=1)
+        cluster, _, _, agents = await cluster_with_agents(sim, copies=1)
     released = Released()
     sim.check_always(released)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
@@ -234,7 +234,7 @@ def test_a_node_whose_agent_reports_is_not_lost_although_its_lease_is_old() -> N
 
 
 async def decided_again(sim: Simulation) -> int:
-    cluster, fleet, hosts, _ = await build(sim, copies=1, names=("node-0", "node-1"))
+    cluster, fleet, hosts, _ = await cluster_with_agents(sim, copies=1, names=("node-0", "node-1"))
     await asyncio.sleep(20)
     sim.network.partition([hosts["node-0"]], cluster.servers)
     await asyncio.sleep(60)

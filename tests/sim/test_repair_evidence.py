@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.kit.nodes import QUICK, ControllerFleet, find, held, new_cluster, node_body
+from tests.kit.nodes import QUICK, ControllerFleet, claimed_uids, find, new_cluster, node_body
 from tests.kit.safeguards import replaced
 from tests.objects import NODE, POD, RESERVATION, pod, reservation
 
@@ -58,7 +58,7 @@ async def hidden_return_to_service(cluster: Cluster, fleet: ControllerFleet) -> 
     await service.patch(HOME, {"spec": {"taints": []}})
     await service.delete(made.key, DeleteOptions(grace_s=0))
     await asyncio.sleep(30)
-    return made.uid in held(cluster, "node-a")
+    return made.uid in claimed_uids(cluster, "node-a")
 
 
 async def hidden_node(cluster: Cluster, fleet: ControllerFleet) -> bool:

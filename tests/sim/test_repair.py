@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.kit.cluster import seeds
 from tests.kit.controllers import REPLICA_SET, pod_of, replica_set
-from tests.kit.nodes import ControllerFleet, find, held, new_cluster, node_body, objects, settle
+from tests.kit.nodes import ControllerFleet, claimed_uids, find, new_cluster, node_body, objects, settle
 from tests.objects import (
     NODE,
     POD,
@@ -86,7 +86,7 @@ async def left_behind(sim: Simulation) -> int:
     await service.delete(Key("Node", "", "node-b"))
     await service.create(NODE, node_body("node-b"))
     await asyncio.sleep(60)
-    assert made["forced"].uid in held(cluster, "node-a")
+    assert made["forced"].uid in claimed_uids(cluster, "node-a")
 
     def repaired() -> bool:
         (quota,), (zone,) = objects(cluster.store, "ResourceQuota"), objects(cluster.store, "ZoneQuota.kedge.dev")
@@ -94,7 +94,7 @@ async def left_behind(sim: Simulation) -> int:
         return (
             find(cluster.store, key) is None
             and find(cluster.store, key._replace(name=made["waits"].uid)) is not None
-            and held(cluster, "node-a") == {made["kept"].uid, made["waits"].uid, made["forced"].uid}
+            and claimed_uids(cluster, "node-a") == {made["kept"].uid, made["waits"].uid, made["forced"].uid}
             and {name: str(amount) for name, amount in quota.view.status.used.items()} == {"pods": "3"}
             and str(zone.view.status.zones["zone-a"].used["cpu"]) == "300m"
             and lost is not None
@@ -105,7 +105,7 @@ async def left_behind(sim: Simulation) -> int:
     taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
     await service.patch(Key("Node", "", "node-a"), {"spec": {"taints": [taint]}})
     await asyncio.sleep(30)
-    assert held(cluster, "node-a") == {made["kept"].uid, made["waits"].uid}
+    assert claimed_uids(cluster, "node-a") == {made["kept"].uid, made["waits"].uid}
     count = await fleet.recheck({"reservation-repair": ReservationRepair, "ledger-repair": LedgerRepair})
     return count + await fleet.recheck({"binding-repair": BindingRepair, "quota": QuotaReconciler})
 

@@ -363,20 +363,20 @@ def test_on_another_build_a_replay_is_a_regression_test_that_reports_its_drift(t
             "async def ensure(name: str) -> None:\n        sim.note('new', 'code')",
         )
     )
-    code, text = replayed()
+    code, output = replayed()
     assert code == 1
-    assert text.startswith("still fails: no name is taken twice")
-    assert "drifted after" in text
+    assert output.startswith("still fails: no name is taken twice")
+    assert "drifted after" in output
     file.write_text(
         text.replace(
             "        self.names.append(name)\n",
             "        if name in self.names:\n            return\n        self.names.append(name)\n",
         )
     )
-    code, text = replayed()
+    code, output = replayed()
     assert code == 0
-    assert text.startswith("holds: every invariant is kept")
-    assert "faults struck" in text
+    assert output.startswith("holds: every invariant is kept")
+    assert "faults struck" in output
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class FieldCount:
     count: int
 
 
-class Table:
+class ControllerCounts:
     """The counts of one controller. `recorder` counts reads in `reads` directly, because they are the most frequent."""
 
     __slots__ = ("_aggregate", "calls", "reads")
@@ -104,15 +104,15 @@ class Aggregate:
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, ControllerCounts] = {}
         """By controller."""
         self.rows = 0
         self.other = 0
 
-    def table(self, controller: str) -> Table:
+    def table(self, controller: str) -> ControllerCounts:
         found = self.tables.get(controller)
         if found is None:
-            found = self.tables[controller] = Table(self)
+            found = self.tables[controller] = ControllerCounts(self)
         return found
 
     def take_row(self) -> bool:

@@ -15,7 +15,7 @@ from kedge.env import Env
 from kedge.keys import Key, Revision
 from kedge.observe.recording.aggregate import Aggregate, FieldCount
 from kedge.observe.recording.log import DecisionLog
-from kedge.observe.recording.rules import WROTE, Keeper, KeepReason, KeepRules, Window
+from kedge.observe.recording.rules import WROTE, KeepReason, KeepRules, KeepSelector, Window
 from kedge.observe.records import CacheRead, Call, Decision
 
 Release = Callable[[], None]
@@ -77,7 +77,7 @@ class Recorder:
     ) -> None:
         self._env = env
         self._log = log
-        self._keeper = Keeper(env, rules)
+        self._keeper = KeepSelector(env, rules)
         self._held: deque[tuple[Decision, Sequence[Release]]] = deque()
         self._by_id: dict[str, Decision] = {}
         """Exactly the decisions of `_held`."""

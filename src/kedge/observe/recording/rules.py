@@ -69,7 +69,7 @@ class Window:
         return decision.tenant in self.tenants or decision.key in self.keys
 
 
-class Keeper:
+class KeepSelector:
     """The rules, and the windows that are open."""
 
     def __init__(self, env: Env, rules: KeepRules) -> None:

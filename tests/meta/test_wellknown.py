@@ -14,7 +14,7 @@ SOURCE = Path(kedge.__file__).parent
 DOMAINS = ("kubernetes.io", "k8s.io", "kedge.dev")
 KEY_KINDS = frozenset(kind.key_kind for kind in KINDS)
 
-TABLES = ("api/wellknown.py", "api/kinds.py")
+TABLES = ("api/wellknown.py", "api/kinds.py", "server/http/cells.py")
 BELOW = ("keys.py", "errors.py", "store/", "sim/kernel/")
 """Layers that may not import `kedge.api`, or that know no kinds."""
 

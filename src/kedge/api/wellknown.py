@@ -16,6 +16,12 @@ KUBERNETES_DOMAIN: Final = "kubernetes.io"
 KEDGE_API_VERSION: Final = "kedge.dev/v1"
 EVENTS_API_VERSION: Final = "events.k8s.io/v1"
 ADMISSION_GROUP: Final = "admissionregistration.k8s.io"
+AUTHENTICATION_GROUP: Final = "authentication.k8s.io"
+AUTHORIZATION_GROUP: Final = "authorization.k8s.io"
+DISCOVERY_GROUP: Final = "apidiscovery.k8s.io"
+DISCOVERY_API_VERSION: Final = "apidiscovery.k8s.io/v2"
+META_GROUP: Final = "meta.k8s.io"
+META_API_VERSION: Final = "meta.k8s.io/v1"
 
 # -- kinds, as `Key.kind` holds them ---------------------------------------------------------------
 
@@ -74,6 +80,8 @@ DEPLOYMENT_REVISION: Final = "deployment.kubernetes.io/revision"
 DEPLOYMENT_REVISION_HISTORY: Final = "deployment.kubernetes.io/revision-history"
 DESIRED_REPLICAS: Final = "deployment.kubernetes.io/desired-replicas"
 MAX_REPLICAS: Final = "deployment.kubernetes.io/max-replicas"
+INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+"""Annotation of the bookmark after the initial events of a watch."""
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 # -- taints ----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from kedge.api.requests import (
     WatchEvent,
     Written,
 )
+from kedge.api.wellknown import INITIAL_EVENTS_END
 from kedge.client.http import wire
 from kedge.client.http.connection import Broken, ClientConnection, ConnectionPool, HttpReply, RequestNotSent
 from kedge.client.http.kubeconfig import ServerAddress
@@ -34,7 +35,6 @@ from kedge.errors import OperatingError, OutcomeUnknown, Unavailable, from_statu
 from kedge.keys import NO_REVISION
 
 _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-_INITIAL_END = "k8s.io/initial-events-end"
 _UNKNOWN_CODES = frozenset({500, 502, 504})
 """Codes after which a write may have been made: the server, or something before it, failed on the way back."""
 
@@ -138,7 +138,7 @@ def _event(line: bytes, kind: Kind) -> WatchEvent:
         raise from_status(msgspec.json.decode(event.object))
     if event.type == "BOOKMARK":
         metadata: Mapping[str, Any] = msgspec.json.decode(event.object)["metadata"]
-        ends = (metadata.get("annotations") or {}).get(_INITIAL_END) == "true"
+        ends = (metadata.get("annotations") or {}).get(INITIAL_EVENTS_END) == "true"
         return WatchEvent(EventType.BOOKMARK, None, int(metadata["resourceVersion"]), initial_end=ends)
     found = wire.object_of(bytes(event.object), kind, *wire.origin_of(event.kedge))
     return WatchEvent(EventType(event.type), found, found.revision)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from kedge.api.kinds import Kind, Registry
+from kedge.api.wellknown import AUTHENTICATION_GROUP, AUTHORIZATION_GROUP, DISCOVERY_API_VERSION, NAMESPACE_KIND
 
-AGGREGATED = "apidiscovery.k8s.io/v2"
+AGGREGATED = DISCOVERY_API_VERSION
 
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _UPDATES = ("get", "patch", "update")
@@ -23,15 +24,15 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 }
 """Group, version, kind and verbs of subresources whose body is another kind. The others have their parent's."""
 _REVIEWS = (
-    ("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews"),
-    ("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
-    ("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
+    (AUTHENTICATION_GROUP, "v1", "SelfSubjectReview", "selfsubjectreviews"),
+    (AUTHORIZATION_GROUP, "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+    (AUTHORIZATION_GROUP, "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
 )
 """Kinds that are answered and never stored."""
 
 
 def verbs_of(kind: Kind) -> tuple[str, ...]:
-    if kind.key_kind == "Namespace":
+    if kind.key_kind == NAMESPACE_KIND:
         return tuple(verb for verb in _VERBS if verb != "deletecollection")
     return _VERBS
 

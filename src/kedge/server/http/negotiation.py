@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import lru_cache
 
+from kedge.api.wellknown import DISCOVERY_GROUP, META_GROUP
 from kedge.errors import NotAcceptable
 
 
@@ -44,7 +45,7 @@ def _form(part: str) -> ReplyForm | None:
     wanted = options.get("as")
     if wanted is None:
         return ReplyForm.OBJECT
-    if options.get("g") != "meta.k8s.io" or options.get("v") != "v1":
+    if options.get("g") != META_GROUP or options.get("v") != "v1":
         return None
     try:
         return ReplyForm(wanted)
@@ -57,7 +58,7 @@ def wants_aggregated_discovery(accept: bytes) -> bool:
     """Whether the client prefers `APIGroupDiscoveryList`, in its stable version."""
     for part in accept.decode("latin-1").split(","):
         options = {each.strip() for each in part.split(";")}
-        if {"as=APIGroupDiscoveryList", "g=apidiscovery.k8s.io", "v=v2"} <= options:
+        if {"as=APIGroupDiscoveryList", f"g={DISCOVERY_GROUP}", "v=v2"} <= options:
             return True
         if options == {"application/json"}:
             return False

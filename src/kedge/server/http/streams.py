@@ -14,6 +14,7 @@ import msgspec
 
 from kedge.api.kinds import Kind
 from kedge.api.requests import EventType, WatchEvent
+from kedge.api.wellknown import INITIAL_EVENTS_END
 from kedge.env import Env
 from kedge.errors import OperatingError, to_status
 from kedge.keys import NO_REVISION, Revision
@@ -24,7 +25,7 @@ from kedge.server.http.tables import partial
 from kedge.server.service.watches import EventStream
 
 _encode = msgspec.json.Encoder().encode
-_INITIAL_END = {"k8s.io/initial-events-end": "true"}
+_INITIAL_END = {INITIAL_EVENTS_END: "true"}
 
 
 class WatchWriter:

@@ -13,9 +13,10 @@ from typing import Any
 
 from kedge.api.kinds import Kind, PrinterColumn
 from kedge.api.objects import Object
+from kedge.api.wellknown import META_API_VERSION, POD_KIND
 from kedge.server.http.cells import CELLS, NONE, SHARED_CELLS, Body, Cell, PodCells, age, at, items_at
 
-API_VERSION = "meta.k8s.io/v1"
+API_VERSION = META_API_VERSION
 _NAME = PrinterColumn("Name", "string", ".metadata.name")
 _FILTERED = re.compile(r'(.*)\[\?\(@\.(\w+)=="(\w+)"\)\]\.(\w+)')
 
@@ -66,7 +67,7 @@ def _metadata(body: Body, found: Object) -> dict[str, Any]:
 
 
 def _cells(kind: Kind, body: Body, now: datetime) -> Iterable[Cell]:
-    pod = PodCells(body, now) if kind.key_kind == "Pod" else None
+    pod = PodCells(body, now) if kind.key_kind == POD_KIND else None
     for column in columns_of(kind):
         if column.path:
             yield _copied(column, body, now)

@@ -79,9 +79,9 @@ def _run_seeds(item: pytest.Function, target: SimulationTarget) -> None:
     from kedge.sim.kernel import make_artefact, shrink, write_artefact
     from kedge.sim.kernel.failure_report import describe_failure
 
-    asked = item.config.getoption("--kedge-seeds")
+    given = item.config.getoption("--kedge-seeds")
     start = item.config.getoption("--kedge-start")
-    seeds = target.seeds if asked is None else asked
+    seeds = target.seeds if given is None else given
     target = target.calibrated()
     reached: set[str] = set()
     for seed in range(start, start + seeds):

@@ -102,15 +102,15 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--trace", action="store_true")
-    asked = parser.parse_args()
-    target = find_target(asked.target).calibrated()
-    for seed in range(asked.start, asked.start + asked.seeds):
-        outcome = target.run(seed, name_strands=asked.trace)
+    options = parser.parse_args()
+    target = find_target(options.target).calibrated()
+    for seed in range(options.start, options.start + options.seeds):
+        outcome = target.run(seed, name_strands=options.trace)
         line: dict[str, Any] = {
             "seed": seed,
             "hash": outcome.hash,
             "violation": None if outcome.violation is None else str(outcome.violation),
         }
-        if asked.trace:
+        if options.trace:
             line |= {"trace": b64encode(pack_trace(outcome.trace)).decode(), "strands": outcome.strands}
         print(json.dumps(line), flush=True)

@@ -30,8 +30,8 @@ def describe_failure(artefact: Artefact, *, path: Path | None = None) -> str:
         lines += ["", "detail", *[f"  {line}" for line in broken.detail.rstrip().splitlines()[-30:]]]
     if artefact.conditions:
         lines += ["", "does the failure need it?"]
-        words = {True: "yes", False: "no", None: "not tried"}
-        lines += [f"  {words[each.needed]:<4} {each.what}" for each in artefact.conditions]
+        labels = {True: "yes", False: "no", None: "not tried"}
+        lines += [f"  {labels[each.needed]:<4} {each.what}" for each in artefact.conditions]
     lines += [f"gap        {gap}" for gap in artefact.gaps]
     if path is not None:
         lines += ["", f"replay with: kedge replay {path}"]

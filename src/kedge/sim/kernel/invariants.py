@@ -7,7 +7,6 @@ one that reads a cache shares the mistakes of the cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Finding: TypeAlias = tuple[str, str]
@@ -15,14 +14,6 @@ Finding: TypeAlias = tuple[str, str]
 
 Safety: TypeAlias = Callable[[Any], Iterator[Finding] | None]
 Liveness: TypeAlias = Callable[[], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Invariant:
-    """A named invariant. `words` is the first line of its docstring, or its name with spaces."""
-
-    name: str
-    words: str
 
 
 def name_of(function: Callable[..., object]) -> str:

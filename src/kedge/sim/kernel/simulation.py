@@ -139,16 +139,16 @@ class Simulation:
 
     def commit(self, step: object) -> None:
         """Check the safety invariants on one change. Call it where state is committed, in the same step."""
-        for words, invariant in self._safety:
+        for name, invariant in self._safety:
             try:
                 finding = next(iter(invariant(step) or ()), None)
             except Exception as error:  # noqa: BLE001
                 # Raised into the program it might be handled there, and the failure would go unnoticed.
-                self.world.violate(Violation.of_error(words, "the invariant itself failed", error))
+                self.world.violate(Violation.of_error(name, "the invariant itself failed", error))
                 return
             if finding is not None:
                 cause, message = finding
-                self.world.violate(Violation(words, message, cause))
+                self.world.violate(Violation(name, message, cause))
                 return
 
     def sometimes(self, name: str, condition: object = True) -> None:
@@ -208,7 +208,7 @@ class Simulation:
         deadline_s, calm_s = self.now_s + within_s, self.now_s + unrest_s
         since_s: float | None = None
         while True:
-            behind = next((words for words, invariant in self._liveness if not invariant()), None)
+            behind = next((name for name, invariant in self._liveness if not invariant()), None)
             if behind is None:
                 since_s = self.now_s if since_s is None else since_s
                 if self.now_s >= since_s + stays_s:

@@ -212,8 +212,8 @@ def hunt_clean(world: str, start: int, seeds: int) -> CleanResult:
         violation = strategy.applied(target).run(seed).violation
         costs.append(time.process_time() - begin_s)
         if violation is not None:
-            words = violation.invariant, violation.message[:400]
-            findings.append(CleanFinding(place.reference, seed, strategy.name, *words))
+            details = violation.invariant, violation.message[:400]
+            findings.append(CleanFinding(place.reference, seed, strategy.name, *details))
     return CleanResult(world, tuple(costs), tuple(findings))
 
 

@@ -134,15 +134,15 @@ def deleted_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) ->
 
 
 @without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_MEMBERS, SHORT), world="crews")
-def list_revision_too_new(self: MemoryStore, kind: str, *, at: int = NO_REVISION, **asked: Any) -> Any:
+def list_revision_too_new(self: MemoryStore, kind: str, *, at: int = NO_REVISION, **options: Any) -> Any:
     """A list has everything that was committed up to its revision."""
     newest = self.revision_nowait()
     if not at and newest > 1:
         try:
-            return _list_nowait(self, kind, at=newest - 1, **asked)._replace(revision=newest)
+            return _list_nowait(self, kind, at=newest - 1, **options)._replace(revision=newest)
         except Compacted:
             pass  # no older revision is left
-    return _list_nowait(self, kind, at=at, **asked)
+    return _list_nowait(self, kind, at=at, **options)
 
 
 _LENT: WeakKeyDictionary[Any, dict[int, tuple[bytes, dict[str, Any]]]] = WeakKeyDictionary()

@@ -111,16 +111,16 @@ class HollowNodes:
                 await self._confirm(pod.uid)
         elif not view.status.pod_ip:
             ready = self.fixed_ready.get(view.spec.containers[0].image, "False")
-            await authority.patch(pod.key, self._said(pod, ready), subresource="status")
+            await authority.patch(pod.key, self._status(pod, ready), subresource="status")
         elif is_ready(view) or view.finished or view.spec.containers[0].image in self.fixed_ready:
             return
         elif self._is_due(pod.uid, "start", STARTS_S):
-            await authority.patch(pod.key, self._said(pod, "True"), subresource="status")
+            await authority.patch(pod.key, self._status(pod, "True"), subresource="status")
 
-    def _said(self, pod: Object, ready: str) -> dict[str, Any]:
+    def _status(self, pod: Object, ready: str) -> dict[str, Any]:
         conditions = [{"type": each, "status": ready, "reason": "Hollow"} for each in ("ContainersReady", "Ready")]
-        said = {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}
-        return plan_status(pod, said, self._sim.driver.now()) or {}
+        status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}
+        return plan_status(pod, status, self._sim.driver.now()) or {}
 
     async def _renew(self, load_milli: int) -> None:
         """Renew the lease of every node, with the usage of its pods."""

@@ -32,11 +32,11 @@ def expect(world: JudgedCluster, *endings: Callable[[Judge], bool]) -> None:
     """Check these endings of a world, by name."""
     for ending in endings:
 
-        def asked(ending: Callable[[Judge], bool] = ending) -> bool:
+        def holds(ending: Callable[[Judge], bool] = ending) -> bool:
             return ending(world.judge)
 
-        asked.__name__ = ending.__name__
-        world.sim.check_eventually(asked)
+        holds.__name__ = ending.__name__
+        world.sim.check_eventually(holds)
 
 
 class RecreateNeverOverlaps:
@@ -207,8 +207,8 @@ def pods_that_fit_are_bound(judge: Judge) -> bool:
             taken = to_units(ledger.view.status.allocated) if ledger is not None else {}
             rooms.append({name: most - taken.get(name, 0) for name, most in node_allocatable(found.view).items()})
     for pod in facts.pods.values():
-        asked = pod_requests(pod.as_view(PodView))
-        fits = any(all(amount <= room.get(name, 0) for name, amount in asked.items()) for room in rooms)
+        requests = pod_requests(pod.as_view(PodView))
+        fits = any(all(amount <= room.get(name, 0) for name, amount in requests.items()) for room in rooms)
         if fits and not pod.as_view(PodView).spec.node_name:
             return False
     return True

@@ -102,14 +102,14 @@ class Crews:
         world.sim.check_always(self.no_write_reverts_another)
         world.sim.check_always(self.no_crew_has_more_members_than_its_size)
 
-    def asked(self, crew: Object) -> None:
+    def record_size(self, crew: Object) -> None:
         self._most[crew.uid] = max(self._most.get(crew.uid, 0), crew.view.spec.parallelism)
 
     def no_crew_has_more_members_than_its_size(self, commit: Commit) -> Iterator[tuple[str, str]]:
         cluster = self._world.cluster
         for key in commit.keys:
             if key.kind == CREW.key_kind and (crew := cluster.find(key)) is not None:
-                self.asked(crew)
+                self.record_size(crew)
             member = cluster.find(key) if key.kind == MEMBER.key_kind else None
             owner = controller_of(member.metadata) if member is not None else None
             if owner is not None and len(self.members_of(owner.uid)) > self._most.get(owner.uid, 0):

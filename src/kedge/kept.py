@@ -33,6 +33,7 @@ _ANY_HEADER: Final = b"kedge kept "
 _MARKER: Final = b"\xf4kS\x00"
 _HEAD: Final = struct.Struct("<4sBBII")
 _CHECKSUM: Final = struct.Struct("<I")
+_pack_head, _pack_checksum = _HEAD.pack, _CHECKSUM.pack
 _SCAN_BYTES: Final = 1 << 16
 _OLDER: Final = (
     (b"kedge decisions ", "a segment of a decision log"),
@@ -75,13 +76,13 @@ class Gap(NamedTuple):
 
 def encode_section(name: str, body: bytes, *, version: int = 1) -> bytes:
     """One section as bytes, to be appended after `HEADER` or another section."""
-    title = name.encode()
+    title, size = name.encode(), len(body)
     if not (0 < len(title) < 256 and 0 < version < 256):
         raise InvariantBroken(f"the name of a section has 1 to 255 bytes, and its version is 1 to 255: {name!r}")
-    if len(body) > BODY_BYTES_MAX:
-        raise InvariantBroken(f"section {name!r} has {len(body)} bytes: write it as several sections")
-    head = _HEAD.pack(_MARKER, len(title), version, len(body), crc32(body)) + title
-    return b"".join((head, _CHECKSUM.pack(crc32(head)), body))
+    if size > BODY_BYTES_MAX:
+        raise InvariantBroken(f"section {name!r} has {size} bytes: write it as several sections")
+    head = _pack_head(_MARKER, len(title), version, size, crc32(body)) + title
+    return head + _pack_checksum(crc32(head)) + body
 
 
 def parse_section(data: bytes) -> Section:

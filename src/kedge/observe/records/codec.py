@@ -159,7 +159,11 @@ class RecordEncoder:
 
     def _sections(self, name: str, body: bytes, first: int, bytes_max: int) -> list[bytes] | None:
         made = [
-            encode_section(VERSION, _encoder.encode((number, *Version.of(each))), version=CODEC_VERSION)
+            encode_section(
+                VERSION,
+                _encoder.encode((number, each.key, each.revision, each.created, each.origin, each.value)),
+                version=CODEC_VERSION,
+            )
             for number, each in enumerate(self._new, first)
         ]
         made.append(encode_section(name, body, version=CODEC_VERSION))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from msgspec.json import encode
 from tests import objects
 from tests.kit import scheduler_model as model
@@ -133,7 +133,8 @@ def test_the_random_clusters_reach_every_filter_and_score() -> None:
     failed: set[str] = set()
     differing: set[str] = set()
 
-    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300, derandomize=True)
+    @seed(0)  # fixed: the seed of `derandomize` changes with every edit of this function
+    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300, database=None)
     @given(cases())
     def look(case: tuple[Cluster, Question]) -> None:
         cluster, question = case

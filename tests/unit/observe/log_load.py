@@ -6,7 +6,7 @@ import random
 import sys
 from pathlib import Path
 
-from tests.unit.observe.making import full_decision, make_env, pod
+from tests.kit.records import full_decision, make_env, pod
 
 from kedge.observe import DecisionLog
 

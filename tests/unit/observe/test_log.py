@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.observe.making import call, decision, full_decision, make_env, pod, read
+from tests.kit.records import call, decision, full_decision, make_env, pod, read
 
 from kedge.api.kinds import KINDS, Registry
 from kedge.errors import NotFound, Terminal

@@ -17,7 +17,7 @@ from tests.kit.controllers import (
     until,
     with_harness,
 )
-from tests.unit.observe.making import make_env
+from tests.kit.records import make_env
 
 from kedge import Action, Context
 from kedge.errors import Compacted, ReplayDiverged

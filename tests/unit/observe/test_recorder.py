@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.unit.observe.making import BEGAN, WEB, Time, call, decision, make_env, pod, read
+from tests.kit.records import BEGAN, WEB, Time, call, decision, make_env, pod, read
 
 from kedge.api.objects import Object
 from kedge.env import Env

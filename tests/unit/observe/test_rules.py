@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.observe.making import WEB, Time, call, decision, make_env, read
+from tests.kit.records import WEB, Time, call, decision, make_env, read
 
 from kedge.env import uid_from
 from kedge.errors import BadRequest, TooManyRequests

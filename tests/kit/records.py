@@ -1,4 +1,4 @@
-"""Decisions, objects and worlds for tests of the records."""
+"""Decisions, objects and clocks for tests of the records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The composition root of production: every controller and the schedulers as one process, on any transport.
 
 `sim/cluster` is the other root; both make the same components and pass ports in. Stores, servers and agents are
-processes of their own, or the caller's business where all run in one.
+processes of their own; a caller that runs all of them in one process starts those parts itself.
 """
 
 from __future__ import annotations

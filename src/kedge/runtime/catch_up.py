@@ -32,12 +32,12 @@ async def wait_caught_up(
 
     The lease has changed its holder already: a read that begins now sees every earlier commit.
     """
-    asked = client.one_history or revision == NO_REVISION
+    comparable = client.one_history or revision == NO_REVISION
     while not closed():
         try:
             await cache.wait_synced()
-            if not asked:
-                revision, asked = await cache.fresh_revision(), True
+            if not comparable:
+                revision, comparable = await cache.fresh_revision(), True
             await cache.at_least(revision)
             return
         except Behind:

@@ -326,9 +326,9 @@ class Context:
             raise InvariantBroken(f"{self._decision.controller} reads {kind} without declaring it: add it to `watches`")
         return found
 
-    def _cached(self, kind: str, verb: str, about: tuple[str, ...], ask: Callable[[Cache], Read[_T]]) -> _T:
+    def _cached(self, kind: str, verb: str, about: tuple[str, ...], read: Callable[[Cache], Read[_T]]) -> _T:
         cache = self._cache(kind)
-        value, revision, age_s, place = ask(cache)
+        value, revision, age_s, place = read(cache)
         objects: tuple[Object, ...]
         if verb == "get":
             objects = () if value is None else (value,)  # type: ignore[assignment]
@@ -365,7 +365,7 @@ class Context:
         reply = NO_REPLY
         error: OperatingError | None = None
         # A copy: the caller may change the body and use it for its next call.
-        asked = None if self._steps is None else copy_body(intent.body)
+        body = None if self._steps is None else copy_body(intent.body)
         try:
             reply = read(await send(self._stamped(request, operation)), operation)
         except OperatingError as failed:
@@ -383,7 +383,7 @@ class Context:
                     Call(
                         intent.verb,
                         intent.key,
-                        asked,
+                        body,
                         intent.check,
                         operation,
                         began_s - self._began_s,

@@ -161,12 +161,12 @@ class _Replay:
         steps = self.decision.steps
         return steps[self._place] if self._place < len(steps) else None
 
-    def take(self, kind: type[_T], asked: str) -> _T:
+    def take(self, kind: type[_T], requested: str) -> _T:
         step = self.peek()
         if step is None and self.decision.error.startswith("InvariantBroken: "):
             raise InvariantBroken(self.decision.error.partition(": ")[2])  # raised before there was anything to record
         if not isinstance(step, kind):
-            self.diverge(f"it requested {asked}, but the record has {_describe(step)}")
+            self.diverge(f"it requested {requested}, but the record has {_describe(step)}")
         self._place += 1
         return step
 
@@ -242,20 +242,20 @@ class _RecordedContext(Context):
         if not step.kept:
             raise self._replay.stale(step)
 
-    def _cached(self, kind: str, verb: str, about: tuple[str, ...], ask: Callable[[Any], Read[_T]]) -> _T:
-        asked = f"{verb} of {kind} {' '.join(about)}"
-        step = self._replay.take(CacheRead, asked)
+    def _cached(self, kind: str, verb: str, about: tuple[str, ...], read: Callable[[Any], Read[_T]]) -> _T:
+        requested = f"{verb} of {kind} {' '.join(about)}"
+        step = self._replay.take(CacheRead, requested)
         if (step.cache.partition("[")[0], step.verb, step.about) != (kind, verb, about):
-            self._replay.diverge(f"it requested {asked}, but the record has {_describe(step)}")
+            self._replay.diverge(f"it requested {requested}, but the record has {_describe(step)}")
         try:
             held = self._evidence.state_at(step)
         except Compacted as error:
             raise self._replay.fail(error) from None
-        value = ask(_Rebuilt(held, step)).value
+        value = read(_Rebuilt(held, step)).value
         objects: Any = () if value is None else (value,) if verb == "get" else value
         found, was = _versions(objects), _versions(step.objects)
         if found != was:
-            self._replay.diverge(f"{asked} finds {found} in the rebuilt cache, but found {was}")
+            self._replay.diverge(f"{requested} finds {found} in the rebuilt cache, but found {was}")
         return value
 
     async def _call(self, request: AnyRequest, _send: Any, _read: Any, *, ensures: bool = False) -> tuple[Object, ...]:

@@ -315,13 +315,13 @@ class Watcher:
         self._received_s = self._env.monotonic()
         reader = asyncio.ensure_future(self._read(state.stream))
         guard = asyncio.ensure_future(self._guard(state))
-        asked = asyncio.ensure_future(self._wait_relist_requested())
-        tasks: tuple[asyncio.Future[Any], ...] = (reader, guard, asked)
+        relist = asyncio.ensure_future(self._wait_relist_requested())
+        tasks: tuple[asyncio.Future[Any], ...] = (reader, guard, relist)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 return self._after_end(reader)
-            if asked.done():
+            if relist.done():
                 return Transition(ListingState(), WatchReason.ASKED)
             return self._after_guard(await guard)
         finally:

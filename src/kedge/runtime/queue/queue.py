@@ -205,15 +205,15 @@ class WorkQueue(Generic[K]):
         """Raise a queued key to the requested priority; move it to another tenant, if one is given."""
         if priority is not None:
             entry.base_priority = priority
-        asked = RESYNC_PRIORITY if wake is RESYNC else entry.base_priority
+        requested = RESYNC_PRIORITY if wake is RESYNC else entry.base_priority
         if entry.state is RUNNING and entry.again_s is None:
-            entry.priority = asked  # its next turn begins here
-        moved = asked > entry.priority or (tenant is not None and tenant != entry.tenant)
+            entry.priority = requested  # its next turn begins here
+        moved = requested > entry.priority or (tenant is not None and tenant != entry.tenant)
         if not moved:
             return
         if entry.state is READY:
             self.order.remove(entry)
-        entry.priority = max(asked, entry.priority)
+        entry.priority = max(requested, entry.priority)
         if tenant is not None:
             entry.tenant = tenant
         if entry.state is READY:
@@ -343,7 +343,7 @@ class WorkQueue(Generic[K]):
         return entry
 
     def _plan_next(self, entry: QueueEntry[K], outcome: ItemOutcome, now_s: float) -> None:
-        """Queue the key again if it was woken while it ran, or if the outcome asks for it; else drop it."""
+        """Queue the key again if it was woken while it ran, or if the outcome requires it; else drop it."""
         if outcome.kind is _SUCCESS and entry.again_s is None:
             self.failing -= entry.failures > 0
             self._forget(entry)

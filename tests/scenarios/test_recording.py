@@ -102,9 +102,11 @@ def test_the_file_of_a_failed_target_has_the_objects_commits_and_admission_of_it
     path = write_artefact(make_artefact(target, target.run(3)), tmp_path)
     found = read_recording(path)
     assert "Namespace/shop" in [str(each.key) for commit in found.commits for each in commit.written]
-    assert [(each.kind, each.data["policies"]) for each in found.outside if each.kind == "admission"] == [
-        ("admission", [])
+    assert [(each.kind, each.data["policies"]) for each in found.outside if "policies" in each.data] == [
+        ("start", []),
+        ("admission", []),
     ]
+    assert found.outside[0].data["limits"]["decisions_kept_max"] > 0
     assert read_artefact(path).violation is not None
 
 

@@ -7,6 +7,7 @@ that is recorded is the same run.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ class ClusterRecording:
         self._begin = self._env.now() - timedelta(seconds=cluster.sim.now_s)
         self._state = StoreState(0, self._env.now(), ())
         self._commits: list[CommitRecord] = []
-        self._outside: list[OutsideEvent] = []
+        data = {"limits": asdict(cluster.limits), "policies": cluster.admission.describe()}
+        self._outside = [OutsideEvent(self._env.now(), "start", "the cluster starts", data=data)]
         cluster.sim.check_always(self._record)
         cluster.sim.add_sections(self.sections)
 

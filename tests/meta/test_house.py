@@ -1,0 +1,115 @@
+"""How the source reads: one class name for one thing, short files and functions, nothing written twice, plain words."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = sorted((ROOT / "src").rglob("*.py"))
+PYTHON = sorted(path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+REPEATED_LINES_MAX = 5
+
+TABLES = {"limits.py"}
+"""Files that are one long table, relative to `src/kedge`: a reader looks a row up, and never reads them through."""
+
+PERSONS = re.compile(r"\b(who|whoever|whom|whomever|nobody|somebody|anybody|everybody|anew)\b", re.I)
+HEADLESS = re.compile(r"(?:^|[.:;!?]\s+)(?:What|Who|Whom|Whoever|Whatever|Those)\b(?![^.?!]{0,200}\?)")
+HEADLESS_TEST = re.compile(r"^test_(?:what|who|whoever|whatever|those)_")
+
+Tree = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_a_class_name_is_defined_once() -> None:
+    places = defaultdict(list)
+    for path in SOURCE:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{shown(path)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_file_of_the_source_is_longer_than_a_reader_keeps_in_mind() -> None:
+    lengths = {shown(path): path.read_text().count("\n") for path in SOURCE}
+    tables = {f"src/kedge/{name}" for name in TABLES}
+    assert {path: lines for path, lines in lengths.items() if lines > FILE_LINES_MAX and path not in tables} == {}
+
+
+def test_no_function_of_the_source_is_longer_than_a_screen() -> None:
+    long = {}
+    for path in SOURCE:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long[f"{shown(path)}: {node.name}"] = lines
+    assert long == {}
+
+
+def statements(path: Path) -> Iterator[list[tuple[int, str]]]:
+    """The lines of each function body, without its signature, docstring, comments and lone punctuation."""
+    lines = path.read_text().splitlines()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if body:
+                numbered = range(body[0].lineno, (node.end_lineno or node.lineno) + 1)
+                code = [(number, lines[number - 1].strip()) for number in numbered]
+                yield [(number, line) for number, line in code if re.search(r"\w", line) and not line.startswith("#")]
+
+
+def test_no_run_of_lines_stands_twice_in_the_source() -> None:
+    run = REPEATED_LINES_MAX + 1
+    places = defaultdict(set)
+    for path in SOURCE:
+        for body in statements(path):
+            for first in range(len(body) - run + 1):
+                window = body[first : first + run]
+                places[tuple(line for _, line in window)].add(f"{shown(path)}:{window[0][0]}")
+    assert sorted(sorted(found) for found in places.values() if len(found) > 1) == []
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """Every docstring, comment and string of a file, with its line."""
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name.replace("_", " ")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("#: ")
+
+
+def test_things_are_not_called_persons_and_sentences_begin_with_a_noun() -> None:
+    found = []
+    for path in PYTHON:
+        if path == Path(__file__):
+            continue
+        for line, text in sentences(path):
+            plain = " ".join(text.split())
+            if PERSONS.search(plain) or HEADLESS.search(plain) or HEADLESS_TEST.search(plain.replace(" ", "_")):
+                found.append(f"{shown(path)}:{line}: {plain[:120]}")
+    for path in PAGES:
+        for number, row in enumerate(path.read_text().splitlines(), 1):
+            if PERSONS.search(row) or HEADLESS.search(row.lstrip("#*-| ")):
+                found.append(f"{shown(path)}:{number}: {row[:120]}")
+    assert found == []

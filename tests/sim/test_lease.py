@@ -21,7 +21,7 @@ LEASE = Key("Lease.coordination.k8s.io", "default", "scheduler")
 COUNTER = Key("ConfigMap", "default", "settings")
 
 
-class OneLeaderAnEpoch:
+class OneLeaderPerTerm:
     """Every write of a leader is committed in its own term: the fence has not moved since."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Candidate:
 
 async def rivals(sim: Simulation) -> None:
     cluster = Cluster(sim, servers=2)
-    sim.check_always(OneLeaderAnEpoch())
+    sim.check_always(OneLeaderPerTerm())
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     await cluster.authority.create(CONFIG_MAP, config_map())
     believers: set[str] = set()
@@ -129,13 +129,13 @@ def _broken(seed: int) -> bool:
 # -- one thing at a time ---------------------------------------------------------------------------
 
 
-def quiet(program: object) -> RunOutcome:
+def without_faults(program: object) -> RunOutcome:
     outcome = run(program, 1, faults=NO_FAULTS)  # type: ignore[arg-type]
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"
     return outcome
 
 
-async def stage(sim: Simulation, count: int = 2) -> tuple[Cluster, list[Host], list[str]]:
+async def new_candidates(sim: Simulation, count: int = 2) -> tuple[Cluster, list[Host], list[str]]:
     """Competing hosts, and the names of the leaders in order."""
     cluster = Cluster(sim)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
@@ -158,16 +158,16 @@ async def stage(sim: Simulation, count: int = 2) -> tuple[Cluster, list[Host], l
 
 def test_a_holder_that_renews_is_never_replaced() -> None:
     async def program(sim: Simulation) -> None:
-        _, _, led = await stage(sim)
+        _, _, led = await new_candidates(sim)
         await asyncio.sleep(600)
         assert led == ["rival-0"]
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_a_holder_that_died_is_replaced_after_its_lease() -> None:
     async def program(sim: Simulation) -> None:
-        _, hosts, led = await stage(sim)
+        _, hosts, led = await new_candidates(sim)
         await asyncio.sleep(30)
         hosts[0].crash()
         await asyncio.sleep(12)
@@ -175,12 +175,12 @@ def test_a_holder_that_died_is_replaced_after_its_lease() -> None:
         await asyncio.sleep(15)
         assert led == ["rival-0", "rival-1"]
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_an_idle_holder_notices_its_loss() -> None:
     async def program(sim: Simulation) -> None:
-        cluster, _, led = await stage(sim, count=1)
+        cluster, _, led = await new_candidates(sim, count=1)
         await asyncio.sleep(5)
         await cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
         await asyncio.sleep(4)
@@ -188,7 +188,7 @@ def test_an_idle_holder_notices_its_loss() -> None:
         await asyncio.sleep(40)  # the other holder never renews
         assert led == ["rival-0", "rival-0"]
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_a_holder_that_cannot_renew_stops_before_it_may_be_replaced() -> None:
@@ -215,12 +215,12 @@ def test_a_holder_that_cannot_renew_stops_before_it_may_be_replaced() -> None:
         assert stopped
         assert stopped[0] - cut_at < host.env().limits.lease_s
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_a_candidate_that_stops_releases_the_lease_so_that_the_next_need_not_wait() -> None:
     async def program(sim: Simulation) -> None:
-        cluster, _, led = await stage(sim, count=0)
+        cluster, _, led = await new_candidates(sim, count=0)
         first, second = sim.host("first"), sim.host("second")
 
         async def lead_as(name: str) -> None:
@@ -238,12 +238,12 @@ def test_a_candidate_that_stops_releases_the_lease_so_that_the_next_need_not_wai
         await asyncio.sleep(5)
         assert led == ["first", "second"]
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_an_error_of_a_leader_is_not_treated_as_a_lost_lease() -> None:
     async def program(sim: Simulation) -> None:
-        cluster, _, _ = await stage(sim, count=0)
+        cluster, _, _ = await new_candidates(sim, count=0)
         host = sim.host("rival")
 
         async def fail(_: Leadership) -> None:
@@ -255,13 +255,13 @@ def test_an_error_of_a_leader_is_not_treated_as_a_lost_lease() -> None:
         holder = (await cluster.authority.get(LEASE)).view.spec.holder_identity
         assert holder == ""
 
-    quiet(program)
+    without_faults(program)
 
 
 # -- one lease for a whole process ------------------------------------------------------------------
 
 
-class Crew:
+class SharedMembers:
     """Components of one process that lead together."""
 
     def __init__(self, cluster: Cluster, host: Host, lease: Key = LEASE) -> None:
@@ -284,20 +284,20 @@ class Crew:
         await self.election.run(lead)
 
 
-async def crews(sim: Simulation) -> tuple[Cluster, dict[str, Crew], dict[str, Host]]:
-    cluster, _, _ = await stage(sim, count=0)
+async def new_members(sim: Simulation) -> tuple[Cluster, dict[str, SharedMembers], dict[str, Host]]:
+    cluster, _, _ = await new_candidates(sim, count=0)
     hosts = {name: sim.host(name) for name in ("first", "second")}
-    made = {name: Crew(cluster, host) for name, host in hosts.items()}
-    for name, crew in made.items():
+    made = {name: SharedMembers(cluster, host) for name, host in hosts.items()}
+    for name, members in made.items():
         for member in ("a", "b"):
-            hosts[name].spawn(crew.run(member), name=member)
+            hosts[name].spawn(members.run(member), name=member)
         await asyncio.sleep(1)
     return cluster, made, hosts
 
 
 def test_all_components_of_one_process_lead_in_one_term_and_none_of_another() -> None:
     async def program(sim: Simulation) -> None:
-        cluster, made, _ = await crews(sim)
+        cluster, made, _ = await new_members(sim)
         await asyncio.sleep(60)
         token = cluster.store.newest(fence_key(LEASE)).modified  # type: ignore[union-attr]
         assert made["first"].at_work == {"a": token, "b": token}
@@ -308,12 +308,12 @@ def test_all_components_of_one_process_lead_in_one_term_and_none_of_another() ->
         await asyncio.sleep(30)  # the other holder never renews
         assert sorted([*made["first"].at_work, *made["second"].at_work]) == ["a", "b"]
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_a_member_that_is_done_leaves_and_the_last_releases_the_lease() -> None:
     async def program(sim: Simulation) -> None:
-        _, made, _ = await crews(sim)
+        _, made, _ = await new_members(sim)
         first = made["first"]
         first.done["a"].set()
         await asyncio.sleep(20)
@@ -324,14 +324,14 @@ def test_a_member_that_is_done_leaves_and_the_last_releases_the_lease() -> None:
         assert not first.election.holding
         assert list(made["second"].at_work) == ["a", "b"]  # it need not wait for the lease to expire
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_a_fenced_member_ends_the_term_for_all() -> None:
     """Its process has lost the lease, so the other members have too."""
 
     async def program(sim: Simulation) -> None:
-        _, made, _ = await crews(sim)
+        _, made, _ = await new_members(sim)
         first = made["first"]
         before = first.at_work["b"]
         first.end = Fenced("another leads")
@@ -345,80 +345,80 @@ def test_a_fenced_member_ends_the_term_for_all() -> None:
         assert list(working) == ["a", "b"]
         assert working["b"] > before
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_an_error_of_a_member_goes_to_its_caller_and_the_others_continue() -> None:
     async def program(sim: Simulation) -> None:
-        cluster, _, _ = await stage(sim, count=0)
+        cluster, _, _ = await new_candidates(sim, count=0)
         host = sim.host("first")
-        crew = Crew(cluster, host)
-        crew.end = ValueError("a bug in the leader's own work")
-        host.spawn(crew.run("b"), name="b")
-        failing = asyncio.ensure_future(host.run(crew.run("a")))
+        members = SharedMembers(cluster, host)
+        members.end = ValueError("a bug in the leader's own work")
+        host.spawn(members.run("b"), name="b")
+        failing = asyncio.ensure_future(host.run(members.run("a")))
         await asyncio.sleep(5)
-        crew.done["a"].set()
+        members.done["a"].set()
         with pytest.raises(ValueError, match="own work"):
             await failing
         await asyncio.sleep(30)
-        assert list(crew.at_work) == ["b"]
-        assert crew.election.leadership is not None
+        assert list(members.at_work) == ["b"]
+        assert members.election.leadership is not None
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_a_cancelled_member_has_ended_before_its_caller_continues() -> None:
     async def program(sim: Simulation) -> None:
-        cluster, _, _ = await stage(sim, count=0)
+        cluster, _, _ = await new_candidates(sim, count=0)
         host = sim.host("first")
-        crew = Crew(cluster, host)
-        tasks = {name: host.spawn(crew.run(name), name=name) for name in ("a", "b")}
+        members = SharedMembers(cluster, host)
+        tasks = {name: host.spawn(members.run(name), name=name) for name in ("a", "b")}
         await asyncio.sleep(5)
         for name in ("a", "b"):
             tasks[name].cancel()
             await asyncio.wait((tasks[name],))
-            assert name not in crew.at_work
+            assert name not in members.at_work
         assert (await cluster.authority.get(LEASE)).view.spec.holder_identity == ""
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_two_leases_in_one_process_are_independent() -> None:
     """Each has its members, its term and its fence: losing one does not affect the other."""
 
     async def program(sim: Simulation) -> None:
-        cluster, _, _ = await stage(sim, count=0)
+        cluster, _, _ = await new_candidates(sim, count=0)
         host, other = sim.host("first"), LEASE._replace(name="controllers")
-        crews = {lease: Crew(cluster, host, lease) for lease in (LEASE, other)}
-        for crew in crews.values():
+        by_lease = {lease: SharedMembers(cluster, host, lease) for lease in (LEASE, other)}
+        for members in by_lease.values():
             for member in ("a", "b"):
-                host.spawn(crew.run(member), name=member)
+                host.spawn(members.run(member), name=member)
         await asyncio.sleep(5)
-        tokens = {lease: cluster.store.newest(fence_key(lease)).modified for lease in crews}  # type: ignore[union-attr]
+        tokens = {lease: cluster.store.newest(fence_key(lease)).modified for lease in by_lease}  # type: ignore[union-attr]
         assert len({*tokens.values()}) == 2
-        for lease, crew in crews.items():
-            assert crew.at_work == {"a": tokens[lease], "b": tokens[lease]}
+        for lease, members in by_lease.items():
+            assert members.at_work == {"a": tokens[lease], "b": tokens[lease]}
         await cluster.authority.patch(other, {"spec": {"holderIdentity": "usurper"}})
         await asyncio.sleep(4)
-        assert (crews[other].at_work, list(crews[LEASE].at_work)) == ({}, ["a", "b"])
+        assert (by_lease[other].at_work, list(by_lease[LEASE].at_work)) == ({}, ["a", "b"])
         over = WriteOptions(fence=Fence(fence_key(other), tokens[other]))
         with pytest.raises(Fenced):
             await cluster.authority.create(CONFIG_MAP, config_map(), options=over)
         standing = WriteOptions(fence=Fence(fence_key(LEASE), tokens[LEASE]))
         await cluster.authority.create(CONFIG_MAP, config_map(), options=standing)
         for name in ("a", "b"):
-            crews[LEASE].done[name].set()
+            by_lease[LEASE].done[name].set()
         await asyncio.sleep(30)  # the other holder never renews
-        assert (crews[LEASE].at_work, list(crews[other].at_work)) == ({}, ["a", "b"])
-        assert crews[other].at_work["a"] > tokens[other]
+        assert (by_lease[LEASE].at_work, list(by_lease[other].at_work)) == ({}, ["a", "b"])
+        assert by_lease[other].at_work["a"] > tokens[other]
         assert (await cluster.authority.get(LEASE)).view.spec.holder_identity == ""
 
-    quiet(program)
+    without_faults(program)
 
 
 def test_a_renewal_is_one_request_while_the_lease_has_one_writer() -> None:
     async def program(sim: Simulation) -> None:
-        _, _, led = await stage(sim, count=1)
+        _, _, led = await new_candidates(sim, count=1)
         await asyncio.sleep(10)
         asked = [
             each.text.split()[0] for each in sim.world.trace.events if each.kind == "call" and "rival-0" in each.text
@@ -431,4 +431,4 @@ def test_a_renewal_is_one_request_while_the_lease_has_one_writer() -> None:
         assert set(asked[before:]) == {"api.update"}
         assert led == ["rival-0"]
 
-    quiet(program)
+    without_faults(program)

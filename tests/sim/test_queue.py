@@ -240,7 +240,7 @@ def test_the_fairness_comes_from_reserved_workers_when_failures_are_slow() -> No
 
 
 @dataclass
-class Field:
+class SharedField:
     """One field of one object that two controllers write."""
 
     value: str = ""
@@ -256,7 +256,7 @@ class Field:
 
 @simulate(seeds=10, faults=NO_FAULTS)
 async def test_two_controllers_that_undo_each_other_are_nearly_stopped(sim: Simulation) -> None:
-    shared = Field()
+    shared = SharedField()
     told: list[tuple[str, Loop[Key]]] = []
 
     def start(name: str) -> None:

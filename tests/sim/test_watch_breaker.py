@@ -28,18 +28,18 @@ LIMITS = Limits(watch_probe_s=600.0, watch_silence_s=600.0)
 """Only the watchers send requests: their guards sleep."""
 
 
-def blame_the_server(self: Watcher, then: Any, error: HeldOff) -> Transition:
+def count_as_failure(self: Watcher, then: Any, error: HeldOff) -> Transition:
     """The former behaviour: a request that the breaker rejects counts as a failure, and the backoff grows."""
     return self._pause(then, WatchReason.UNAVAILABLE, error)
 
 
-async def rush(self: Watcher) -> None:
+async def resume_at_once(self: Watcher) -> None:
     """All watchers resume at the first moment the breaker may admit."""
     await asyncio.sleep(self._client.breaker.held_s())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class OutageReport:
     """The watchers of one process during an outage of a minute."""
 
     failures: int
@@ -54,8 +54,8 @@ class Story:
     """When each streamed again, since the first did."""
 
 
-def an_outage() -> Story:
-    async def program(sim: Simulation) -> Story:
+def an_outage() -> OutageReport:
+    async def program(sim: Simulation) -> OutageReport:
         cluster = Cluster(sim, servers=1, limits=LIMITS, hostile=True)
         await cluster.set_up()
         host = sim.host("manager")
@@ -94,7 +94,7 @@ def an_outage() -> Story:
         await asyncio.sleep(120)
         refused = sum(each.statistics().transitions.get("waiting: held", 0) for each in watchers)
         times_s = sorted(came_s.values())
-        return Story(
+        return OutageReport(
             failures=failures,
             sent=int(sent),
             healthy=healthy,
@@ -104,23 +104,23 @@ def an_outage() -> Story:
 
     outcome = run(program, 1, faults=NO_FAULTS)
     assert outcome.violation is None, outcome.violation
-    story: Story = outcome.result
-    return story
+    report: OutageReport = outcome.result
+    return report
 
 
 @pytest.fixture(scope="module")
-def story() -> Story:
+def report() -> OutageReport:
     return an_outage()
 
 
-def test_a_watcher_held_off_by_the_breaker_counts_only_sent_requests_and_is_not_healthy(story: Story) -> None:
-    assert story.failures == WATCHERS + story.sent  # each lost its stream, and each request that was sent failed
-    assert story.healthy == 0
-    with replaced(Watcher, "_wait", blame_the_server):
-        blaming = an_outage()
-    assert blaming.sent == story.sent  # the breaker limits both
-    assert blaming.failures > 5 * blaming.sent
-    assert blaming.came_s[-1] > 10 * story.came_s[-1]
+def test_a_watcher_held_off_by_the_breaker_counts_only_sent_requests_and_is_not_healthy(report: OutageReport) -> None:
+    assert report.failures == WATCHERS + report.sent  # each lost its stream, and each request that was sent failed
+    assert report.healthy == 0
+    with replaced(Watcher, "_wait", count_as_failure):
+        counting = an_outage()
+    assert counting.sent == report.sent  # the breaker limits both
+    assert counting.failures > 5 * counting.sent
+    assert counting.came_s[-1] > 10 * report.came_s[-1]
 
 
 def most_at_once(times_s: list[float]) -> int:
@@ -128,12 +128,12 @@ def most_at_once(times_s: list[float]) -> int:
     return max(sum(0 <= each - first_s < 0.1 for each in times_s) for first_s in times_s)
 
 
-def test_watchers_of_one_breaker_resume_one_by_one_and_soon(story: Story) -> None:
-    assert len(story.came_s) == WATCHERS
-    assert story.came_s[-1] <= 2 * LIMITS.breaker_open_s
-    assert story.refused < 2 * WATCHERS  # a waiting watcher is rejected by the breaker once
-    assert most_at_once(story.came_s) <= WATCHERS // 4
-    with replaced(Watcher, "_wait_admitted", rush):
+def test_watchers_of_one_breaker_resume_one_by_one_and_soon(report: OutageReport) -> None:
+    assert len(report.came_s) == WATCHERS
+    assert report.came_s[-1] <= 2 * LIMITS.breaker_open_s
+    assert report.refused < 2 * WATCHERS  # a waiting watcher is rejected by the breaker once
+    assert most_at_once(report.came_s) <= WATCHERS // 4
+    with replaced(Watcher, "_wait_admitted", resume_at_once):
         assert most_at_once(an_outage().came_s) > WATCHERS // 2
 
 
@@ -161,5 +161,5 @@ def test_no_backoff_of_a_seed_is_caused_by_the_breaker() -> None:
     count = pauses_of(5001)
     assert count["held"] == 0
     assert count["waits"] > 0
-    with replaced(Watcher, "_wait", blame_the_server):
+    with replaced(Watcher, "_wait", count_as_failure):
         assert pauses_of(5001)["held"] > 100

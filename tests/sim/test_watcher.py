@@ -36,7 +36,7 @@ HOSTILE = Swarm(without=("duplicate",))
 """Also lost events: no correct transport loses any, but a cache must converge even then."""
 
 
-class Judge:
+class CacheChecker:
     """Checks one cache at every change and every read."""
 
     def __init__(self, sim: Simulation, cluster: Cluster, cache: Cache) -> None:
@@ -46,7 +46,7 @@ class Judge:
         self._revision: Revision = 0
         self._told: dict[Key, Object] = {}
         cache.add_index(BY_COLOUR)
-        cache.subscribe(self._change, name="judge")
+        cache.subscribe(self._change, name="checker")
 
     def _change(self, change: CacheChange) -> None:
         before = self._told.get(change.key)
@@ -108,12 +108,12 @@ class Reader:
         self.caches = CacheSet(self.client, env)
         self.floors = WriteFloors(self.caches, env)
         self.cache: Cache
-        self.judge: Judge
+        self.checker: CacheChecker
         self._cluster = cluster
 
     async def start(self) -> None:
         self.cache = self.caches.cache(CONFIG_MAP)
-        self.judge = Judge(self.sim, self._cluster, self.cache)
+        self.checker = CacheChecker(self.sim, self._cluster, self.cache)
 
     async def step(self) -> None:
         me = Key("Reader", "", "me")
@@ -138,7 +138,7 @@ class Reader:
             fine = found.revision >= revision
         if not fine:
             self.sim.violate("caches never serve below a floor", f"{key}: has {found}, wrote {revision}")
-        self.judge.look()
+        self.checker.look()
 
 
 class Servers:
@@ -163,7 +163,7 @@ class Converged:
 
     def __call__(self) -> bool:
         """Caches converge once faults stop, and keep no deleted objects."""
-        return self._reader.cache.revision >= self._revision and self._reader.judge.equals_authority()
+        return self._reader.cache.revision >= self._revision and self._reader.checker.equals_authority()
 
 
 async def caches_under_faults(sim: Simulation) -> None:
@@ -184,14 +184,14 @@ async def caches_under_faults(sim: Simulation) -> None:
         if round_number == ROUNDS // 2 and sim.choose("a server lags", (False, True)):
             sim.network.partition([cluster.servers[1]], [cluster.store_host])
         for _, reader in readers:
-            reader.judge.look()
+            reader.checker.look()
     sim.heal()
     await asyncio.wait(steps)
     revision = await cluster.store.revision()
     sim.check_eventually(*(Converged(reader, revision) for _, reader in readers))
     await sim.converge(within_s=240, stays_s=10)
     for _, reader in readers:
-        reader.judge.look()
+        reader.checker.look()
         for transition in reader.caches.watcher(reader.cache).statistics().transitions:
             sim.sometimes(transition)
 

@@ -34,7 +34,7 @@ WEB = Key("Deployment.apps", "shop", "web")
 
 
 @dataclass
-class House:
+class SingleProcessCluster:
     """A whole cluster in this process."""
 
     env: Env
@@ -76,7 +76,7 @@ async def until_leading(plane: ControlPlane) -> None:
 
 
 @asynccontextmanager
-async def house(path: Path, *, nodes: int = 2) -> AsyncIterator[House]:
+async def cluster(path: Path, *, nodes: int = 2) -> AsyncIterator[SingleProcessCluster]:
     env = system_env(limits=LIMITS)
     store = await SqliteStore.open(path, env)
     api = Service(store, env)
@@ -90,7 +90,7 @@ async def house(path: Path, *, nodes: int = 2) -> AsyncIterator[House]:
         client = Client(transport, env, component=machine.name)
         agents.append(asyncio.create_task(Agent(client, env, driver, machine).run()))
     try:
-        yield House(env, api, plane, drivers)
+        yield SingleProcessCluster(env, api, plane, drivers)
         await plane.stop(within_s=PATIENCE_S)
         await asyncio.wait_for(running, PATIENCE_S)  # raises what it failed of, if it did
     finally:
@@ -114,7 +114,7 @@ def in_shop(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_all_controllers_and_a_scheduler_keep_a_cluster_on_sqlite_in_real_time(tmp_path: Path) -> None:
     async def program() -> None:
-        async with house(tmp_path / "kedge.db") as here:
+        async with cluster(tmp_path / "kedge.db") as here:
             shop = Key("Namespace", "", "shop")
             await here.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
             for body in (web(3), service("web", "web"), budget("web", "web", 1), quota("most", pods="20")):
@@ -153,7 +153,7 @@ def is_rolled_out(view: Any) -> bool:
 
 def test_the_autoscaler_uses_the_measurements_of_real_agents(tmp_path: Path) -> None:
     async def program() -> None:
-        async with house(tmp_path / "kedge.db") as here:
+        async with cluster(tmp_path / "kedge.db") as here:
             for driver in here.drivers:
                 driver.cores = 0.2
             await here.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
@@ -180,7 +180,7 @@ def test_the_autoscaler_uses_the_measurements_of_real_agents(tmp_path: Path) -> 
 
 def test_one_of_two_processes_leads_and_the_other_takes_over(tmp_path: Path) -> None:
     async def program() -> None:
-        async with house(tmp_path / "kedge.db", nodes=0) as here:
+        async with cluster(tmp_path / "kedge.db", nodes=0) as here:
             other = ControlPlane(DirectTransport(here.service), here.env, component="other")
             running = asyncio.create_task(other.run())
             await until_leading(here.plane)
@@ -195,7 +195,7 @@ def test_one_of_two_processes_leads_and_the_other_takes_over(tmp_path: Path) -> 
 
 def test_a_control_plane_creates_its_namespaces(tmp_path: Path) -> None:
     async def program() -> None:
-        async with house(tmp_path / "kedge.db", nodes=0) as here:
+        async with cluster(tmp_path / "kedge.db", nodes=0) as here:
             await until_leading(here.plane)
             assert {each.key.name for each in await here.all("Namespace")} == set(NAMESPACES)
 

@@ -26,7 +26,7 @@ ONCE = Limits(decisions_sample_every=1, client_attempts_max=1, client_deadline_s
 """The client does not retry, so that the reconcile itself gets the unknown outcome."""
 
 
-class World(NamedTuple):
+class CacheContents(NamedTuple):
     """The content of the caches when a run begins."""
 
     owner: Object
@@ -37,17 +37,17 @@ class World(NamedTuple):
     """The uid of a pod that is gone and still has its claim."""
 
 
-Verb = Callable[[Context, World], Awaitable[Any]]
+Verb = Callable[[Context, CacheContents], Awaitable[Any]]
 
 
-async def _nameless(ctx: Context, world: World) -> None:
+async def _nameless(ctx: Context, world: CacheContents) -> None:
     body = pod_of(world.owner, 0)
     metadata = {**body["metadata"], "generateName": "web-"}
     del metadata["name"]
     await ctx.create(POD, {**body, "metadata": metadata})
 
 
-def _bind(ctx: Context, world: World) -> Awaitable[Any]:
+def _bind(ctx: Context, world: CacheContents) -> Awaitable[Any]:
     assert world.pod is not None
     host = world.host
     return ctx.bind(Binding(pod=world.pod.key, pod_uid=world.pod.uid, node=host.key.name, node_uid=host.uid))
@@ -105,7 +105,7 @@ def test_no_write_treats_a_timeout_as_a_failure(name: str, lost: str) -> None:
             assert owner is not None
             assert host is not None
             assert ledger is not None
-            world = World(owner, pod, host, ledger, leaked)
+            world = CacheContents(owner, pod, host, ledger, leaked)
             async with asyncio.timeout(None if lost == "no reply" else 1.0):
                 await WRITES[name](ctx, world)
             raise AssertionError("the write came back")

@@ -19,7 +19,7 @@ from kedge.keys import Key
 LEDGER = Key(ALLOCATION.key_kind, "", "node-a")
 
 
-class Ear:
+class ChangingObservation:
     """An observation that is different each time."""
 
     def __init__(self) -> None:
@@ -36,31 +36,31 @@ def unrecorded(_: Context, __: str, measure: Any) -> Any:
 
 @with_harness()
 async def test_a_recheck_uses_the_recorded_measurement_and_makes_no_new_one(harness: ControllerHarness) -> None:
-    ear = Ear()
+    observation = ChangingObservation()
 
     async def work(ctx: Context, key: Key) -> Action:
         ctx.get(key)
-        heard = ctx.measured("what is heard", ear.listen)
+        heard = ctx.measured("what is heard", observation.listen)
         return Action.requeue(delay_s=1.0 + heard["times"], reason=f"heard {heard['times']} times")
 
     await harness.create()
     harness.open(work)
     await until(lambda: len(harness.decisions()) == 3)
     assert await harness.recheck(work) == 3  # from the record, although the observation has changed since
-    assert ear.heard["times"] == 3
+    assert observation.heard["times"] == 3
 
 
 @with_harness()
 async def test_a_measurement_that_is_not_recorded_is_found(harness: ControllerHarness) -> None:
-    ear = Ear()
+    observation = ChangingObservation()
 
     async def work(ctx: Context, key: Key) -> Action:
         ctx.get(key)
-        return Action.requeue(delay_s=1.0 + ctx.measured("what is heard", ear.listen)["times"])
+        return Action.requeue(delay_s=1.0 + ctx.measured("what is heard", observation.listen)["times"])
 
     async def asks_another(ctx: Context, key: Key) -> Action:
         ctx.get(key)
-        return Action.requeue(delay_s=1.0 + ctx.measured("what is seen", ear.listen)["times"])
+        return Action.requeue(delay_s=1.0 + ctx.measured("what is seen", observation.listen)["times"])
 
     await harness.create()
     with replaced(Context, "measured", unrecorded):

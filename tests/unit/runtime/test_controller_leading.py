@@ -42,7 +42,7 @@ def counting() -> tuple[list[str], Any]:
     return ran, named
 
 
-class Crew(NamedTuple):
+class LeaderAndStandby(NamedTuple):
     """A leading controller, and a standby in another process."""
 
     first: Controller
@@ -52,14 +52,16 @@ class Crew(NamedTuple):
     standing_by: asyncio.Task[None]
 
 
-async def leader_and_standby(harness: ControllerHarness, named: Any, watches: Sequence[WatchSpec] = ()) -> Crew:
+async def leader_and_standby(
+    harness: ControllerHarness, named: Any, watches: Sequence[WatchSpec] = ()
+) -> LeaderAndStandby:
     """`watches` are those of the standby."""
     first = harness.controller(named("first"), lease=LEASE)
     leading = harness.start(first)
     await until(lambda: first.statistics().leading)
     other = harness.another("other")
     second = other.controller(named("second"), lease=LEASE, watches=watches)
-    return Crew(first, leading, other, second, other.start(second))
+    return LeaderAndStandby(first, leading, other, second, other.start(second))
 
 
 def holder(harness: ControllerHarness) -> str:

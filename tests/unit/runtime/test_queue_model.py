@@ -19,7 +19,7 @@ PRIORITIES = st.sampled_from((None, None, 0, 1, 2))
 
 
 @dataclass
-class Naive:
+class ModelEntry:
     """One key that is queued or running."""
 
     key: str
@@ -42,7 +42,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.harness = QueueHarness(limits=LIMITS)
-        self.model: dict[str, Naive] = {}
+        self.model: dict[str, ModelEntry] = {}
         self.orders = 0
         self.last_added: dict[str, int] = {}
         self.last_begun: dict[str, int] = {}
@@ -60,15 +60,15 @@ class QueueMachine(RuleBasedStateMachine):
             naive.ready = True
             naive.order = self.next_order()
 
-    def plan(self, naive: Naive, due: float) -> None:
+    def plan(self, naive: ModelEntry, due: float) -> None:
         naive.due = due
         naive.order = self.next_order()
         naive.ready = due <= self.harness.now_s
 
-    def ready(self) -> list[Naive]:
+    def ready(self) -> list[ModelEntry]:
         return sorted((n for n in self.model.values() if n.ready), key=lambda n: n.order)
 
-    def out(self) -> list[Naive]:
+    def out(self) -> list[ModelEntry]:
         return [n for n in self.model.values() if n.running is not None]
 
     # -- calls
@@ -83,7 +83,7 @@ class QueueMachine(RuleBasedStateMachine):
                 assert not taken
                 self.refused = True
                 return
-            naive = self.model[key] = Naive(key, priority or 0, priority or 0, due, 0)
+            naive = self.model[key] = ModelEntry(key, priority or 0, priority or 0, due, 0)
             self.plan(naive, due)
         else:
             naive.base = naive.base if priority is None else priority
@@ -136,7 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert naive.running is not None
         self.finish(naive, naive.running, outcome)
 
-    def finish(self, naive: Naive, item: Item[str], outcome: str) -> None:
+    def finish(self, naive: ModelEntry, item: Item[str], outcome: str) -> None:
         delay_s = {"requeue": 2.0, "spin": 0.0}.get(outcome, 0.0)
         made = {
             "success": ItemOutcome.success(),

@@ -71,7 +71,7 @@ class HttpTransport:
         except Broken as error:
             raise _unknown(request, str(error)) from error
         if reply.code >= 400:
-            raise _failure(request, reply, body)
+            raise _failure(request, reply, body, self._kinds)
         found: Reply = self._decoded(request, reply, body)
         return found
 
@@ -82,7 +82,7 @@ class HttpTransport:
             connection = await stack.enter_async_context(self._pool.connection())
             reply = await connection.exchange(self._pool.head(call.method, call.target, call.headers, 0), b"")
             if reply.code >= 400:
-                raise _failure(request, reply, await connection.read(reply))
+                raise _failure(request, reply, await connection.read(reply), self._kinds)
         except (RequestNotSent, Broken) as error:
             await stack.aclose()
             raise Unavailable(str(error)) from error
@@ -144,14 +144,23 @@ def _event(line: bytes, kind: Kind) -> WatchEvent:
     return WatchEvent(EventType(event.type), found, found.revision)
 
 
-def _failure(request: Request[Any], reply: HttpReply, body: bytes) -> OperatingError:
+def _failure(request: Request[Any], reply: HttpReply, body: bytes, kinds: Registry) -> OperatingError:
     try:
         status = msgspec.json.decode(body)
     except msgspec.MsgspecError:
         status = {"code": reply.code, "message": body[:200].decode("latin-1")}
     if not isinstance(status, Mapping) or (reply.code in _UNKNOWN_CODES and not request.reads):
         return _unknown(request, f"the server answered {reply.code}")
-    return from_status({"code": reply.code, **status})
+    return from_status({"code": reply.code, **status, "details": _with_kind(status.get("details"), kinds)})
+
+
+def _with_kind(details: Any, kinds: Registry) -> Any:
+    """Details of a `Status` with the kind where Kubernetes writes the plural."""
+    if not isinstance(details, Mapping):
+        return details
+    plural, group = details.get("kind"), details.get("group") or ""
+    found = next((kind.kind for kind in kinds if kind.plural == plural and kind.group == group), plural)
+    return {**details, "kind": found}
 
 
 def _unknown(request: Request[Any], why: str) -> OperatingError:

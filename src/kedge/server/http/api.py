@@ -81,7 +81,7 @@ class ApiHandler:
     def _fail(self, error: OperatingError, exchange: Exchange) -> None:
         if exchange.started:
             return
-        code, body = error_body(error)
+        code, body = error_body(error, self._service.kinds)
         headers: list[Header] = []
         if isinstance(error, TooManyRequests):
             headers.append((b"Retry-After", b"%d" % max(1, round(error.retry_after_s))))
@@ -147,6 +147,12 @@ class ApiHandler:
                     "major": KUBERNETES_MAJOR,
                     "minor": KUBERNETES_MINOR,
                     "gitVersion": f"v{KUBERNETES_MAJOR}.{KUBERNETES_MINOR}.0+kedge-{kedge_version()}",
+                    # Every field is required in Kubernetes' schema, and clients with generated types check that.
+                    "gitCommit": "",
+                    "gitTreeState": "",
+                    "buildDate": "1970-01-01T00:00:00Z",
+                    "goVersion": f"python{platform.python_version()}",
+                    "compiler": platform.python_implementation().lower(),
                     "platform": f"{platform.system().lower()}/{platform.machine()}",
                 }
             ),

@@ -73,37 +73,41 @@ def _yaml(body: bytes) -> dict[str, Any]:
 # -- fields ------------------------------------------------------------------------------------------
 
 
-def unknown_fields(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> list[str]:
-    """Messages about fields that the type does not have, in the order they stand; the first few of them."""
+def unknown_fields(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, *, patch: bool = False) -> list[str]:
+    """Messages about fields that the type does not have, in the order they stand; the first few of them.
+
+    In a merge patch null removes a field, and `$` begins a directive of a strategic merge: neither is reported.
+    """
     found = []
-    for path in _unknown(body, facts, table, ""):
+    for path in _unknown(body, facts, table, "", patch):
         found.append(f'unknown field "{path}"')
         if len(found) >= _UNKNOWN_MAX:
             break
     return found
 
 
-def _unknown(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, path: str) -> Iterator[str]:
+def _unknown(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, path: str, patch: bool) -> Iterator[str]:
     for name, value in body.items():
         place = f"{path}.{name}" if path else name
         field = facts.json.get(name)
         if field is None:
-            yield place
+            if not patch or (value is not None and not name.startswith("$")):
+                yield place
         elif not field.scalar:
-            yield from _unknown_in(value, field, table, place)
+            yield from _unknown_in(value, field, table, place, patch)
 
 
-def _unknown_in(value: Any, field: FieldFacts, table: TypeTable, path: str) -> Iterator[str]:
+def _unknown_in(value: Any, field: FieldFacts, table: TypeTable, path: str, patch: bool) -> Iterator[str]:
     facts = table[field.type]
     if "custom" in facts.flags or "list" in facts.flags:
         return
     if field.shape is FieldShape.LIST and isinstance(value, list):
         for index, item in enumerate(value):
             if isinstance(item, Mapping):
-                yield from _unknown(item, facts, table, f"{path}[{index}]")
+                yield from _unknown(item, facts, table, f"{path}[{index}]", patch)
     elif field.shape is FieldShape.MAP and isinstance(value, Mapping):
         for name, item in value.items():
             if isinstance(item, Mapping):
-                yield from _unknown(item, facts, table, f"{path}.{name}")
+                yield from _unknown(item, facts, table, f"{path}.{name}", patch)
     elif field.shape is FieldShape.ONE and isinstance(value, Mapping):
-        yield from _unknown(value, facts, table, path)
+        yield from _unknown(value, facts, table, path, patch)

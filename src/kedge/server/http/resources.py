@@ -32,6 +32,7 @@ from kedge.api.requests import (
     ObjectList,
     OpenWatch,
     Patch,
+    PatchType,
     Request,
     Reserve,
     Update,
@@ -117,12 +118,12 @@ class Resources:
     def stopping(self) -> asyncio.Event:
         return self._stopping
 
-    def check_fields(self, kind: Kind, body: Mapping[str, Any], validation: str) -> list[str]:
+    def check_fields(self, kind: Kind, body: Mapping[str, Any], validation: str, *, patch: bool = False) -> list[str]:
         """Unknown fields: an error when validation is strict, warnings otherwise."""
         facts = self._types.of_kind(kind.api_version, kind.kind)
         if facts is None or validation == "Ignore":
             return []
-        found = unknown_fields(body, facts, self._types)
+        found = unknown_fields(body, facts, self._types, patch=patch)
         if found and validation == "Strict":
             raise BadRequest(f"strict decoding error: {', '.join(found)}")
         return found
@@ -274,8 +275,13 @@ class _Call:
 
     async def patch(self) -> None:
         body, patch_type = read_patch(self._request)
+        validation = parameters.field_validation(self._query)
+        warnings: list[str] = []
+        if patch_type is not PatchType.JSON and isinstance(body, Mapping) and self._path.subresource != "scale":
+            # Both kinds of merge patch have the shape of the object; a JSON patch has not.
+            warnings = self._resources.check_fields(self._kind, body, validation, patch=True)
         written = await self._send(Patch(self._key, body, patch_type, self._path.subresource, self._write_options()))
-        await self._written(written, ())
+        await self._written(written, warnings)
 
     async def _written(self, written: Written, warnings: Any) -> None:
         if self._path.subresource == "scale":

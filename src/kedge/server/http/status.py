@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
-from kedge.errors import OperatingError, to_status
+from kedge.api.kinds import Registry
+from kedge.errors import Invalid, NotFound, OperatingError, to_status
 
 _encode = msgspec.json.Encoder().encode
 
@@ -22,7 +25,13 @@ def status_body(code: int, reason: str, message: str) -> bytes:
     })  # fmt: skip
 
 
-def error_body(error: OperatingError) -> tuple[int, bytes]:
-    """The HTTP code and the body for an operating error."""
+def error_body(error: OperatingError, kinds: Registry) -> tuple[int, bytes]:
+    """The HTTP code and the body for an operating error.
+
+    `details.kind` is the plural, as in Kubernetes, except in an `Invalid`, where it is the kind.
+    """
     status = to_status(error)
+    if error.key is not None and not isinstance(error, Invalid):
+        with contextlib.suppress(NotFound):  # a kind that is not served has no plural
+            status["details"]["kind"] = kinds.of_key_kind(error.key.kind).plural
     return int(status["code"]), _encode(status)

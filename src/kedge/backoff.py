@@ -30,6 +30,6 @@ class Backoff:
         return self.ceiling_s(failures) * random.uniform(*self.jitter)
 
 
-def jittered(pause_s: float, random: Random) -> float:
+def jittered(pause_s: float, random: Random, jitter: tuple[float, float] = JITTER) -> float:
     """A pause of the same length each time, with jitter."""
-    return pause_s * random.uniform(*JITTER)
+    return pause_s * random.uniform(*jitter)

@@ -1,4 +1,4 @@
-"""The one tree of errors. Each docstring says what the caller does next.
+"""The one tree of errors. Each docstring has the caller's next step.
 
 An operating error occurs in correct programs and maps to and from a Kubernetes `Status`; a `Bug` is a fault in kedge.
 Adapters wrap foreign exceptions in one of these and keep the cause. Nothing here retries: `client.contract.retry` does.
@@ -90,7 +90,7 @@ class TooLarge(OperatingError):
 
 
 class NotAcceptable(OperatingError):
-    """The caller accepts no form that this server has. Ask for `application/json`."""
+    """The caller accepts no form that this server has. Accept `application/json`."""
 
     code, reason = 406, "NotAcceptable"
 

@@ -43,7 +43,7 @@ _OLDER: Final = (
 
 
 class BadKeptFile(KedgeError):
-    """The file cannot be read as a kept file. The message says what is wrong and what to do."""
+    """The file cannot be read as a kept file. The message has the reason and the next step."""
 
 
 class Section(NamedTuple):

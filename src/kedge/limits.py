@@ -331,7 +331,7 @@ class Limits:
         5.0, "runs without effect that are further apart are no loop", metric="kedge_queue_looping"
     )
     queue_fight_gap_s: float = bound(
-        600.0, "runs that write the same value and are further apart are no fight", metric="kedge_queue_looping"
+        600.0, "runs that write the same value and are further apart are no conflict", metric="kedge_queue_looping"
     )
     queue_loop_hold_s: float = bound(
         0.5, "the first pause of a looping key; it doubles, with jitter", metric="kedge_queue_holds_total"

@@ -122,7 +122,7 @@ _S = TypeVar("_S", bound=_Series)
 
 
 class Metrics(Collector):
-    """Named series over one registry. Asking twice for a name gives the same series."""
+    """Named series over one registry. A name requested twice gives the same series."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._registry = registry

@@ -62,7 +62,7 @@ def test_generators_create_objects_from_protobuf_bodies(server: ServerProcess) -
     assert json.loads(server.kubectl("get", "cm", "made", "-o", "json"))["data"] == {"a": "1"}
 
 
-def test_apply_diff_and_apply_again(server: ServerProcess) -> None:
+def test_apply_diff_and_a_second_apply_agree(server: ServerProcess) -> None:
     manifest = DEPLOYMENT.replace("NAME", "applied")
     assert "created" in server.kubectl("apply", "-f", "-", stdin=manifest)
     assert "unchanged" in server.kubectl("apply", "-f", "-", stdin=manifest)
@@ -91,7 +91,7 @@ def test_get_prints_tables_and_every_other_form(server: ServerProcess) -> None:
     assert "shown" in server.kubectl("get", "all")
 
 
-def test_patches_of_every_type(server: ServerProcess) -> None:
+def test_patches_of_every_type_are_applied(server: ServerProcess) -> None:
     server.kubectl("apply", "-f", "-", stdin=DEPLOYMENT.replace("NAME", "patched"))
     name = ("deployment", "patched")
     server.kubectl("patch", *name, "-p", '{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"z"}]}}}}')

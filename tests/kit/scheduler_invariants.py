@@ -171,7 +171,7 @@ def _ruled_out(state: State, waiting: Object, owner: Object) -> bool:
         if found.view.spec.node_name and not found.view.finished
     }
     cluster = model.Cluster({name: found.view for name, found in state.of("Node").items()}, pods)
-    question, home = model.Question(waiting.view), owner.view
+    question, home = model.PlacementCase(waiting.view), owner.view
     return any(
         list(failed)
         for failed in (

@@ -74,7 +74,7 @@ class Cluster:
 
 
 @dataclass
-class Question:
+class PlacementCase:
     """One pod to place, with the other inputs of `decide`."""
 
     pod: PodView
@@ -87,28 +87,30 @@ class Question:
 # -- filters ---------------------------------------------------------------------------------------
 
 
-def failing(cluster: Cluster, question: Question, node: NodeView) -> list[list[Blocker]]:
+def failing(cluster: Cluster, question: PlacementCase, node: NodeView) -> list[list[Blocker]]:
     """The filters that the node fails, in order, each with its blockers."""
     return [failed for check in FILTERS if (failed := list(check(cluster, question, node)))]
 
 
-def local(cluster: Cluster, question: Question, node: NodeView, predicate: object, reason: Reason) -> Iterator[Blocker]:
+def local(
+    cluster: Cluster, question: PlacementCase, node: NodeView, predicate: object, reason: Reason
+) -> Iterator[Blocker]:
     assert callable(predicate)
     if predicate(question.pod, node, cluster.ledger(node)) is not None:
         yield Blocker(reason)
 
 
-def terminating(_cluster: Cluster, _question: Question, node: NodeView) -> Iterator[Blocker]:
+def terminating(_cluster: Cluster, _question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     if node.terminating:
         yield Blocker(Reason.NODE_TERMINATING)
 
 
-def resources(cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def resources(cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     for resource in shortages(pod_requests(question.pod), cluster.ledger(node).allocated, node_allocatable(node)):
         yield Blocker(Reason.RESOURCE, resource)
 
 
-def zone_quota(_cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def zone_quota(_cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     zone, asked = node.labels.get(ZONE), pod_requests(question.pod)
     if zone is None:
         return
@@ -118,11 +120,11 @@ def zone_quota(_cluster: Cluster, question: Question, node: NodeView) -> Iterato
             return
 
 
-def spread_of(question: Question, action: str) -> list[TopologySpreadConstraint]:
+def spread_of(question: PlacementCase, action: str) -> list[TopologySpreadConstraint]:
     return [c for c in question.pod.spec.topology_spread_constraints if c.when_unsatisfiable == action]
 
 
-def spread(index: int, cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def spread(index: int, cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     constraints = spread_of(question, "DoNotSchedule")
     if index >= len(constraints):
         return
@@ -137,7 +139,10 @@ def spread(index: int, cluster: Cluster, question: Question, node: NodeView) -> 
 
 
 def domain_counts(
-    cluster: Cluster, question: Question, constraint: TopologySpreadConstraint, all_of: list[TopologySpreadConstraint]
+    cluster: Cluster,
+    question: PlacementCase,
+    constraint: TopologySpreadConstraint,
+    all_of: list[TopologySpreadConstraint],
 ) -> dict[str, int]:
     counts: dict[str, int] = {}
     for node in cluster.nodes.values():
@@ -222,7 +227,7 @@ def placed_with(cluster: Cluster, key: str, value: str) -> list[PodView]:
     return [pod for node in cluster.nodes.values() if node.labels.get(key) == value for pod in cluster.on(node)]
 
 
-def pod_affinity(cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def pod_affinity(cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     pod, terms = question.pod, required_terms(question.pod, "pod_affinity")
     if not terms:
         return
@@ -247,7 +252,7 @@ def pod_affinity(cluster: Cluster, question: Question, node: NodeView) -> Iterat
         yield Blocker(Reason.POD_AFFINITY)
 
 
-def own_anti_affinity(index: int, cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def own_anti_affinity(index: int, cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     terms = required_terms(question.pod, "pod_anti_affinity")
     if index >= len(terms):
         return
@@ -259,7 +264,7 @@ def own_anti_affinity(index: int, cluster: Cluster, question: Question, node: No
         yield Blocker(Reason.POD_ANTI_AFFINITY, term.topology_key)
 
 
-def anti_affinity_of_others(key: str, cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def anti_affinity_of_others(key: str, cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     value = node.labels.get(key)
     if value is None:
         return
@@ -270,7 +275,7 @@ def anti_affinity_of_others(key: str, cluster: Cluster, question: Question, node
                 return
 
 
-def policy(cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def policy(cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     settings, pod = question.settings, question.pod
     workload = owner_uid(pod)
     if settings.zone_skew_max is None or not workload or not governed(settings, node):
@@ -304,7 +309,7 @@ def owner_uid(pod: PodView) -> str:
     return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
 
 
-def refused_lately(_cluster: Cluster, question: Question, node: NodeView) -> Iterator[Blocker]:
+def refused_lately(_cluster: Cluster, question: PlacementCase, node: NodeView) -> Iterator[Blocker]:
     if node.name in question.excluded:
         yield Blocker(Reason.REFUSED_LATELY)
 
@@ -335,7 +340,7 @@ FILTERS = (
 # -- scores ----------------------------------------------------------------------------------------
 
 
-def scores(cluster: Cluster, question: Question, feasible: list[NodeView]) -> dict[str, dict[str, int]]:
+def scores(cluster: Cluster, question: PlacementCase, feasible: list[NodeView]) -> dict[str, dict[str, int]]:
     """By score, then by node: 0 to 100 each."""
     allocated = {node.name: allocation(cluster, question.pod, node) for node in feasible}
     return {
@@ -444,7 +449,7 @@ def pod_preference(cluster: Cluster, pod: PodView, feasible: list[NodeView]) -> 
     return {name: (pull - low) * 100 // (high - low) if high > low else 0 for name, pull in pulls.items()}
 
 
-def spread_preference(cluster: Cluster, question: Question, feasible: list[NodeView]) -> dict[str, int]:
+def spread_preference(cluster: Cluster, question: PlacementCase, feasible: list[NodeView]) -> dict[str, int]:
     constraints = spread_of(question, "ScheduleAnyway")
     points = {node.name: 0 for node in feasible}
     scored = [node for node in feasible if all(c.topology_key in node.labels for c in constraints)]
@@ -466,7 +471,7 @@ def spread_preference(cluster: Cluster, question: Question, feasible: list[NodeV
 # -- the decision ----------------------------------------------------------------------------------
 
 
-def totals(cluster: Cluster, question: Question, feasible: list[NodeView]) -> dict[str, int]:
+def totals(cluster: Cluster, question: PlacementCase, feasible: list[NodeView]) -> dict[str, int]:
     parts = scores(cluster, question, feasible)
     return {
         node.name: sum(w * parts[s][node.name] for s, w in weights_under(question.settings).items())
@@ -483,7 +488,7 @@ def pick(cluster: Cluster, totals_of: Mapping[str, int], draw: int) -> str | Non
     return names[draw % len(names)]
 
 
-def choice(cluster: Cluster, question: Question) -> str | None:
+def choice(cluster: Cluster, question: PlacementCase) -> str | None:
     feasible = [node for node in cluster.nodes.values() if not failing(cluster, question, node)]
     return pick(cluster, totals(cluster, question, feasible), question.draw)
 
@@ -499,7 +504,7 @@ def built(cluster: Cluster) -> Snapshot:
     )
 
 
-def answer(snapshot: Snapshot, question: Question) -> tuple[NodeDecision, Explanation]:
+def answer(snapshot: Snapshot, question: PlacementCase) -> tuple[NodeDecision, Explanation]:
     decision = decide(
         snapshot,
         question.pod,

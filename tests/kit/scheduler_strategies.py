@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from tests.kit.scheduler_model import REGION, ZONE, Cluster, Placed, Question
+from tests.kit.scheduler_model import REGION, ZONE, Cluster, Placed, PlacementCase
 
 from kedge.api.views import NodeView, PodView, decode_as
 from kedge.scheduler import Settings, default_weights
@@ -268,16 +268,16 @@ def clusters(draw: Draw, focus: str = "") -> Cluster:
 
 
 @st.composite
-def questions(draw: Draw, focus: str = "") -> Question:
+def questions(draw: Draw, focus: str = "") -> PlacementCase:
     excluded = draw(st.sampled_from([*[()] * 8, ("n1",), ("n2", "n9")]))
     room = draw(ROOM) if draw(st.integers(0, 3)) == 0 else {}
-    return Question(draw(pod_views(focus)), draw(st.integers(0, 2**32)), draw(SETTINGS), room, excluded)
+    return PlacementCase(draw(pod_views(focus)), draw(st.integers(0, 2**32)), draw(SETTINGS), room, excluded)
 
 
 FOCI = (*sorted(FEATURES), "policy", "")
 """The features to focus on; the last is none."""
 
 
-def cases() -> st.SearchStrategy[tuple[Cluster, Question]]:
+def cases() -> st.SearchStrategy[tuple[Cluster, PlacementCase]]:
     """A cluster and a question with the same focus."""
     return st.sampled_from(FOCI).flatmap(lambda focus: st.tuples(clusters(focus), questions(focus)))

@@ -34,7 +34,7 @@ def test_a_benchmark_prints_a_table_and_then_its_figures(name: str) -> None:
     assert KEYS[name] <= json.loads(figures).keys()
 
 
-def test_a_shape_that_is_none_is_told_which_there_are() -> None:
+def test_an_unknown_shape_is_refused_with_the_list_of_shapes() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.scheduler", "--shape", "spred"],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,

@@ -22,7 +22,7 @@ def test_exports_exist_and_are_sorted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(m.name for m in pkgutil.walk_packages(kedge.__path__, "kedge.")))
-def test_every_module_says_what_it_is_for(name: str) -> None:
+def test_every_module_has_a_docstring(name: str) -> None:
     if name.endswith("__main__"):
         return
     doc = importlib.import_module(name).__doc__

@@ -23,7 +23,7 @@ def test_the_table_in_the_docs_is_made_from_the_registry() -> None:
     assert with_table(page) == page, "run python -m kedge.sim.fault_table docs/simulation.md"
 
 
-def test_a_cluster_asks_only_for_declared_faults() -> None:
+def test_a_cluster_draws_only_declared_faults() -> None:
     asked: list[tuple[str, str]] = []
 
     async def program(sim: Simulation) -> None:

@@ -46,13 +46,13 @@ def test_a_class_name_is_defined_once() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def test_no_file_of_the_source_is_longer_than_a_reader_keeps_in_mind() -> None:
+def test_no_source_file_is_longer_than_500_lines() -> None:
     lengths = {shown(path): path.read_text().count("\n") for path in SOURCE}
     tables = {f"src/kedge/{name}" for name in TABLES}
     assert {path: lines for path, lines in lengths.items() if lines > FILE_LINES_MAX and path not in tables} == {}
 
 
-def test_no_function_of_the_source_is_longer_than_a_screen() -> None:
+def test_no_function_is_longer_than_60_lines() -> None:
     long = {}
     for path in SOURCE:
         for node in ast.walk(parsed(path)):
@@ -75,7 +75,7 @@ def statements(path: Path) -> Iterator[list[tuple[int, str]]]:
                 yield [(number, line) for number, line in code if re.search(r"\w", line) and not line.startswith("#")]
 
 
-def test_no_run_of_lines_stands_twice_in_the_source() -> None:
+def test_no_run_of_six_lines_is_repeated_in_the_source() -> None:
     run = REPEATED_LINES_MAX + 1
     places = defaultdict(set)
     for path in SOURCE:

@@ -20,6 +20,6 @@ def source() -> str:
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(Limits), ids=lambda field: field.name)
-def test_a_limit_is_obeyed_somewhere_and_its_metric_made_somewhere(field: dataclasses.Field[object]) -> None:
+def test_every_limit_is_used_and_its_metric_exists(field: dataclasses.Field[object]) -> None:
     assert re.search(rf"\.{field.name}\b", source()), f"nothing reads limits.{field.name}"
     assert f'"{field.metadata["metric"]}"' in source(), f"nothing makes {field.metadata['metric']}"

@@ -35,11 +35,11 @@ def lint(code: str, place: str) -> str:
     ],
 )
 @pytest.mark.parametrize("place", BOUND)
-def test_reaching_around_the_boundary_is_caught_and_the_way_named(place: str, code: str, instead: str) -> None:
+def test_bypassing_env_is_an_error_that_names_the_alternative(place: str, code: str, instead: str) -> None:
     assert instead in lint(code, place)
 
 
 @pytest.mark.parametrize("place", BOUND)
-def test_asyncio_is_welcome_inside_the_boundary(place: str) -> None:
-    told = lint("import asyncio\nasyncio.sleep(1)\nasyncio.Queue()\nasyncio.TaskGroup()\n", place)
-    assert "All checks passed" in told
+def test_asyncio_is_allowed_inside_the_boundary(place: str) -> None:
+    printed = lint("import asyncio\nasyncio.sleep(1)\nasyncio.Queue()\nasyncio.TaskGroup()\n", place)
+    assert "All checks passed" in printed

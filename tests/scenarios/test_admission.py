@@ -140,4 +140,4 @@ def test_an_invalid_policy_is_rejected(policy: str, message: str) -> None:
 def test_an_unknown_server_is_an_error() -> None:
     done = run_with("steps:\n  - change admission: {policies: [], server: api-9}\n")
     assert done.violation is not None
-    assert "there is api-0, api-1" in done.violation.message
+    assert "the scenario has api-0, api-1" in done.violation.message

@@ -205,7 +205,7 @@ def requests_of_an_outage(limits: Limits) -> list[int]:
     return counts
 
 
-def test_a_server_that_is_down_is_asked_less_and_less_often() -> None:
+def test_requests_to_a_server_that_is_down_become_rarer() -> None:
     """kubernetes#87794 (bug 19): a fixed pause of a second would be a storm when many wait for one server."""
     alone = Limits(client_attempts_max=1, breaker_failures_max=10_000)  # the watcher's own pauses, and no others
     assert max(requests_of_an_outage(alone)) < 100

@@ -55,7 +55,7 @@ async def test_time_passes(sim: Simulation) -> None:
 
 
 @simulate(seeds=5, marks=("never there",))
-async def test_that_gets_nowhere(sim: Simulation) -> None:
+async def test_without_progress(sim: Simulation) -> None:
     await asyncio.sleep(1)
 
 

@@ -1,7 +1,7 @@
 """Headers and members that kedge's own clients and servers add to the Kubernetes API.
 
-A Kubernetes server ignores the headers, and a Kubernetes client never sees the members: they are sent only when asked
-for. `docs/wire.md` describes them.
+A Kubernetes server ignores the headers, and a Kubernetes client never sees the members: they are sent only on
+request. `docs/wire.md` describes them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def decode_protobuf(body: bytes, table: TypeTable | None = None) -> dict[str, An
         BadRequest: it is not such a body, is cut short, or has a kind that no table describes: send JSON instead.
     """
     if not body.startswith(_MAGIC):
-        raise BadRequest(f"the body is no {MEDIA_TYPE}: it must begin with the bytes 6b 38 73 00")
+        raise BadRequest(f"the body is not {MEDIA_TYPE}: it must begin with the bytes 6b 38 73 00")
     types = table or type_table()
     try:
         api_version, kind, raw = _envelope(body[len(_MAGIC) :])
@@ -45,7 +45,7 @@ def decode_protobuf(body: bytes, table: TypeTable | None = None) -> dict[str, An
 
 
 class _Damaged(Exception):
-    """The bytes are no message. `decode_protobuf` wraps it."""
+    """The bytes are not a message. `decode_protobuf` wraps it."""
 
 
 def _envelope(body: bytes) -> tuple[str, str, bytes]:

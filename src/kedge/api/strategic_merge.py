@@ -21,7 +21,7 @@ def apply_strategic_merge(target: Mapping[str, Any], patch: Any, facts: TypeFact
     """`target` with `patch` merged into it.
 
     Raises:
-        Invalid: the patch is no object, or a directive is malformed. The error names the field.
+        Invalid: the patch is not an object, or a directive is malformed. The error names the field.
     """
     if not isinstance(patch, Mapping):
         raise _invalid("", "a strategic merge patch is an object: send the fields that change")
@@ -129,7 +129,7 @@ class _Merge:
             current, change = merged.get(listed), patch.get(listed)
             for each in (order, current, change):
                 if each is not None and not isinstance(each, list):
-                    raise _invalid(place, f"{name} is about a list, and this is none: {type(each).__name__}")
+                    raise _invalid(place, f"{name} needs a list, and the field is {type(each).__name__}")
             if order is None or (current is None and change is None):
                 continue
             key = field.merge_key if field is not None else ""

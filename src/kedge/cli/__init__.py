@@ -20,7 +20,7 @@ VERBS = {
     "scheduler": "Run a scheduler, in a process of its own.",
     "server": "Serve the API over HTTPS.",
     "up": "Run a whole cluster here, with real processes.",
-    "why": "Why a pod or a Deployment is as it is.",
+    "why": "Explain the state of a pod or a Deployment.",
     "zoo": "Take one safeguard at a time out of the control plane, and check that the hunt finds each.",
 }
 

@@ -20,9 +20,11 @@ from kedge.env import Env
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for all state.")
 @click.option("--name", default=socket.gethostname, show_default="the host's name", help="Name of the node.")
 @click.option("--zone", default="zone-a", show_default=True, help="Zone of the node.")
-@click.option("--subnet", default=1, show_default=True, type=click.IntRange(0, 127), help="Third of a pod's address.")
+@click.option(
+    "--subnet", default=1, show_default=True, type=click.IntRange(0, 127), help="Third number of its pods' addresses."
+)
 def agent(kubeconfig: Path, state: Path, name: str, zone: str, subnet: int) -> None:
-    """Register this machine as a node and run its pods until SIGTERM. Their processes go on running after that."""
+    """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
 
     async def work(transport: HttpTransport, env: Env, stop: asyncio.Event) -> None:
         from kedge.agent.core import Agent

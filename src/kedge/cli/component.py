@@ -1,4 +1,4 @@
-"""Components as processes of their own: what `kedge scheduler`, `kedge controllers` and `kedge agent` share."""
+"""Components in processes of their own: shared by `kedge scheduler`, `kedge controllers` and `kedge agent`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _run(kubeconfig: Path, name: str, work: Work) -> None:
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     address = read_kubeconfig(kubeconfig)
     transport = HttpTransport(address)
-    click.echo(f"{name} works for https://{address.host}:{address.port}", err=True)
+    click.echo(f"{name} uses https://{address.host}:{address.port}", err=True)
     try:
         await work(transport, system_env(), stop)
     finally:

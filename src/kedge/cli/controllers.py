@@ -1,4 +1,4 @@
-"""`kedge controllers`: every controller, in a process of its own. Of several processes one leads."""
+"""`kedge controllers`: every controller, in a process of its own. One of several such processes leads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kedge.env import Env
 @click.command()
 @KUBECONFIG_OPTION
 def controllers(kubeconfig: Path) -> None:
-    """Run every controller until SIGTERM. Of several such processes one leads, the others wait with warm caches."""
+    """Run every controller until SIGTERM. One of several such processes leads; the others stand by with warm caches."""
     run_component(kubeconfig, "controllers", _work)
 
 

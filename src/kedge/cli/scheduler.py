@@ -1,4 +1,4 @@
-"""`kedge scheduler`: one scheduler, in a process of its own. Of several of one name one leads."""
+"""`kedge scheduler`: one scheduler, in a process of its own. One of several of the same name leads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kedge.env import Env
 
 @click.command()
 @KUBECONFIG_OPTION
-@click.option("--name", default="", help="Pods with this schedulerName are its own; the default scheduler's if empty.")
+@click.option("--name", default="", help="schedulerName of the pods that it places; the default scheduler's if empty.")
 def scheduler(kubeconfig: Path, name: str) -> None:
-    """Run a scheduler until SIGTERM. Of several of one name one leads, the others wait with warm caches."""
+    """Run a scheduler until SIGTERM. One of several of the same name leads; the others stand by with warm caches."""
 
     async def work(transport: HttpTransport, env: Env, stop: asyncio.Event) -> None:
         from kedge.cli.wiring import ControlPlane, run_until

@@ -1,7 +1,7 @@
 """`kedge server`: the API server alone, over HTTPS, on SQLite or etcd.
 
 It makes its authority, certificate and kubeconfig at its first start and reuses them. Controllers, scheduler and agents
-are other processes: they come in over the same API.
+are other processes: they use the same API.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KUBECONFIG = "admin.kubeconfig"
 def server(state: Path, listen: str, store_url: str) -> None:
     """Serve the API over HTTPS until SIGTERM or Ctrl-C.
 
-    STATE/admin.kubeconfig lets kubectl in as an administrator.
+    STATE/admin.kubeconfig makes kubectl an administrator.
     """
     host, port = parse_listen(listen)
     state.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -60,4 +60,4 @@ async def _run(state: Path, host: str, port: int, nodes: int) -> None:
         click.echo(f"serving {cluster.url} with {nodes} nodes; state is in {state}", err=True)
         click.echo(f"try:\n  export KUBECONFIG={cluster.kubeconfig}\n  kubectl get nodes\n  kedge down", err=True)
         await stop.wait()
-        click.echo("stopping; processes of pods go on running (kedge down stops them)", err=True)
+        click.echo("stopping; processes of pods keep running (kedge down stops them)", err=True)

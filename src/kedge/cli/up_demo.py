@@ -36,12 +36,12 @@ async def run_demo(nodes: int) -> None:
         state = Path(folder)
         try:
             async with local_cluster(state, "127.0.0.1", 0, nodes) as cluster:
-                await _play(cluster, nodes)
+                await _show_repair(cluster, nodes)
         finally:
             await stop_processes(state, grace_s=2.0)
 
 
-async def _play(cluster: LocalCluster, nodes: int) -> None:
+async def _show_repair(cluster: LocalCluster, nodes: int) -> None:
     show(f"API server at {cluster.url}, scheduler, controllers and {nodes} nodes run in this process")
     manifest = example()
     kind = cluster.client.kinds.of_key_kind(DEPLOYMENT_KIND)
@@ -106,7 +106,7 @@ async def _until_ready(cluster: LocalCluster, wanted: int) -> None:
 async def _until(holds: Any, otherwise: str) -> None:
     try:
         async with asyncio.timeout(WAIT_S):
-            while not await holds():  # noqa: ASYNC110  # there is no event: the API is asked
+            while not await holds():  # noqa: ASYNC110  # there is no event: the API is polled
                 await asyncio.sleep(0.1)
     except TimeoutError as error:
         raise Unavailable(f"{otherwise} in {WAIT_S:.0f} s: is the machine busy?") from error

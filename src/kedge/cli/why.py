@@ -16,7 +16,7 @@ from kedge.errors import KedgeError
 @click.option("--namespace", "-n", default="default", show_default=True)
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that `kedge up` was given.")
 def why(name: str, namespace: str, state: Path | None) -> None:
-    """Say why NAME, a pod or a Deployment, is as it is."""
+    """Explain the state of NAME, a pod or a Deployment."""
     folder = state or default_state()
     try:
         click.echo(asyncio.run(_answer(name, namespace, folder)))
@@ -44,7 +44,9 @@ async def _answer(name: str, namespace: str, state: Path) -> str:
             return why_pod(pod, decisions).text()
         workload = await client.find(Key(DEPLOYMENT_KIND, namespace, name))
         if workload is None:
-            raise NotFound(f"there is no pod and no Deployment {name} in the namespace {namespace}")
+            raise NotFound(
+                f"there is no pod and no Deployment {name} in the namespace {namespace}: check the name, or use -n"
+            )
         listed = await client.list(client.kinds.of_key_kind(POD_KIND), ListOptions(namespace=namespace))
         own = [each for each in listed.objects if each.key.name.startswith(f"{name}-")]
         return why_workload(workload, own, decisions).text()

@@ -25,7 +25,7 @@ class RiskHandler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Probes ask every second; a line for each says nothing."""
+        """Probes come every second; a line for each would be noise."""
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, Terminal, check
@@ -125,11 +126,18 @@ class Controller:
         self._took = metrics.histogram("kedge_runtime_reconcile_seconds", "Duration of a reconcile", labels).labels(
             name
         )
-        self._resyncs = metrics.counter("kedge_runtime_resyncs_total", "Resyncs begun, by why", ("controller", "why"))
+        self._resyncs = metrics.counter(
+            "kedge_runtime_resyncs_total", "Resyncs begun, by reason", ("controller", "why")
+        )
         stop_pending = metrics.gauge("kedge_runtime_stop_pending", "Reconciles that a stop waits for", labels)
         stop_pending.labels(name).set_function(lambda: self.queue.running if self.queue.closed else 0)
 
     # -- from outside ------------------------------------------------------------------------------
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """The current term of this process; None on a standby, and without a lease."""
+        return None if self._election is None else self._election.leadership
 
     async def run(self) -> None:
         """Work until `stop`. If it is cancelled, it stops at once, and still releases its lease."""
@@ -237,7 +245,7 @@ class Controller:
             while True:
                 why = "due"
                 try:
-                    async with asyncio.timeout(every_s * self._env.random.uniform(0.75, 1.25)):
+                    async with asyncio.timeout(jittered(every_s, self._env.random, (0.75, 1.25))):
                         await self.queue.wait_resync_owed()
                     why = "owed"
                 except TimeoutError:

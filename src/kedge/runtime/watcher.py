@@ -16,7 +16,7 @@ from typing import Any, TypeVar, assert_never
 
 from kedge.api.kinds import Kind
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
-from kedge.backoff import Backoff
+from kedge.backoff import Backoff, jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import (
@@ -107,7 +107,7 @@ class Watcher:
         self._received_s: float | None = None
         metrics, labels = env.metrics, ("cache",)
         self._moves = metrics.counter(
-            "kedge_watch_transitions_total", "WatchState changes of a watcher, by why", ("cache", "to", "reason")
+            "kedge_watch_transitions_total", "State changes of a watcher, by reason", ("cache", "to", "reason")
         )
         self._events = metrics.counter("kedge_watch_events_total", "Events taken", labels).labels(self.name)
         self._pages = metrics.counter("kedge_watch_pages_total", "Pages listed", labels).labels(self.name)
@@ -116,10 +116,12 @@ class Watcher:
         )
         self._list_s = metrics.histogram("kedge_watch_list_seconds", "Duration of a list", labels).labels(self.name)
         self._backoff = Backoff(env.limits.watch_backoff_s, env.limits.watch_backoff_s_max)
-        self._backoff_gauge = metrics.gauge("kedge_watch_backoff_seconds", "The last pause", labels).labels(self.name)
-        metrics.gauge("kedge_watch_healthy", "1 while it follows its kind", labels).labels(self.name).set_function(
-            lambda: float(self.healthy)
+        self._backoff_gauge = metrics.gauge("kedge_watch_backoff_seconds", "Last pause before a retry", labels).labels(
+            self.name
         )
+        metrics.gauge("kedge_watch_healthy", "1 while the watcher follows its kind", labels).labels(
+            self.name
+        ).set_function(lambda: float(self.healthy))
 
     # -- from outside ------------------------------------------------------------------------------
 
@@ -275,7 +277,7 @@ class Watcher:
             options = self._list_options(limit=self._env.limits.relist_page_max, continue_token=page.continue_token)
         self._pages_lost = 0
         relist.apply(first.revision, asked_s=asked_s)
-        self._resync_s = asked_s + self._env.limits.relist_every_s * self._env.random.uniform(0.75, 1.25)
+        self._resync_s = asked_s + jittered(self._env.limits.relist_every_s, self._env.random, (0.75, 1.25))
         return Transition(ConnectingState(self._sink.revision), WatchReason.LISTED)
 
     def _list_options(self, **options: Any) -> ListOptions:

@@ -135,6 +135,11 @@ class Scheduler:
         self._ready.set()
 
     @property
+    def leadership(self) -> Leadership | None:
+        """The current term of this process; None on a standby."""
+        return self._election.leadership
+
+    @property
     def leading(self) -> bool:
         return self._leading
 

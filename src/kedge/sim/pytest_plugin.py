@@ -1,4 +1,4 @@
-"""A pytest plugin: `@simulate` tests run many seeds; a failure is shrunk, written to a file, and says how to replay it.
+"""A pytest plugin: `@simulate` tests run many seeds; failures are shrunk, kept, and printed with a replay command.
 
 It is loaded in every run of pytest, so it imports the kernel only when a test needs it. Each test is one item, on any
 worker of pytest-xdist; files are written atomically, so workers do not conflict.

@@ -66,7 +66,7 @@ def test_a_failed_init_container_fails_a_pod_that_is_never_restarted() -> None:
     ("policy", "exit_code", "restarts"),
     [("Always", 0, True), ("Always", 1, True), ("OnFailure", 0, False), ("OnFailure", 1, True), ("Never", 1, False)],
 )
-def test_a_container_is_restarted_as_its_policy_says(policy: str, exit_code: int, restarts: bool) -> None:
+def test_a_container_is_restarted_by_its_restart_policy(policy: str, exit_code: int, restarts: bool) -> None:
     ended = process_of(running=False, exit_code=exit_code)
     found = plan(pod_view(restartPolicy=policy), ended)
     assert started(found) == ([("main", 1)] if restarts else [])

@@ -109,7 +109,7 @@ async def test_a_process_runs_and_its_exit_code_and_output_are_kept(tmp_path: Pa
 
 
 @on_loop
-async def test_one_identity_is_started_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+async def test_one_identity_is_started_once_however_often_it_is_requested(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         for _ in range(3):
             await start(driver, "sh", "-c", "echo once")
@@ -120,7 +120,7 @@ async def test_one_identity_is_started_once_however_often_it_is_asked_for(tmp_pa
 
 
 @on_loop
-async def test_a_stop_asks_first_and_kills_when_the_grace_is_over(tmp_path: Path) -> None:
+async def test_a_stop_terminates_first_and_kills_after_the_grace_period(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.1; done")
         await eventually(lambda: "up" in log_of(tmp_path))
@@ -216,7 +216,7 @@ async def test_a_container_without_a_command_cannot_start(tmp_path: Path) -> Non
 
 
 @on_loop
-async def test_probes_by_command_by_http_and_by_tcp(tmp_path: Path) -> None:
+async def test_probes_run_by_command_by_http_and_by_tcp(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, sys.executable, "-m", "http.server", "18080", "--bind", "$(POD_IP)")
         http = msgspec.convert({"httpGet": {"path": "/", "port": "http"}}, Probe)

@@ -40,7 +40,7 @@ def pointer(*parts: str) -> str:
         ({"": 1}, {"op": "remove", "path": "/"}, {}),
     ],
 )
-def test_each_operation_does_what_its_rfc_says(document: Any, operation: Any, expected: Any) -> None:
+def test_each_operation_follows_its_rfc(document: Any, operation: Any, expected: Any) -> None:
     before = copy.deepcopy(document)
     assert apply_json_patch(document, [operation]) == expected
     assert document == before

@@ -42,7 +42,7 @@ def envelope(api_version: str, kind: str, raw: bytes) -> bytes:
     return b"k8s\x00" + message((1, message((1, api_version), (2, kind))), (2, raw), (3, ""), (4, ""))
 
 
-def test_a_deployment_as_kubectl_create_sends_it() -> None:
+def test_a_deployment_of_kubectl_create_is_decoded() -> None:
     container = message((1, "nginx"), (2, "nginx:1"), (5, ""), (8, b""), (14, ""))
     template = message((1, message((11, message((1, "app"), (2, "web"))))), (2, message((2, container))))
     spec = message(
@@ -73,7 +73,7 @@ def test_a_zero_that_differs_from_absent_is_kept() -> None:
     assert decoded["spec"]["replicas"] == 0
 
 
-def test_quantities_times_ports_and_inline_types() -> None:
+def test_quantities_times_ports_and_inline_types_are_decoded() -> None:
     resources = message((2, message((1, "cpu"), (2, message((1, "500m"))))))
     probe = message((1, message((2, message((1, "/ok"), (2, message((1, 1), (2, 0), (3, "http"))))))), (3, 5))
     container = message((1, "a"), (8, resources), (10, probe))

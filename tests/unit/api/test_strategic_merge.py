@@ -107,7 +107,7 @@ def test_element_order_with_a_deletion_as_kubectl_apply_sends_it() -> None:
     assert merge(containers(A, B), patch) == containers({"name": "b", "image": "b:2"})
 
 
-def test_element_order_of_scalars() -> None:
+def test_element_order_sorts_scalars_too() -> None:
     patch = {"metadata": {"$setElementOrder/finalizers": ["x/b", "x/a"], "finalizers": ["x/b"]}}
     assert merge({"metadata": {"finalizers": ["x/a"]}}, patch) == {"metadata": {"finalizers": ["x/b", "x/a"]}}
 
@@ -177,7 +177,7 @@ lists = st.lists(items, unique_by=lambda item: item["name"], max_size=5)
 
 
 @given(lists, lists, st.sets(names, max_size=2))
-def test_every_list_of_items_comes_to_what_a_plain_loop_comes_to(
+def test_every_merged_list_equals_that_of_a_plain_loop(
     target: list[dict[str, Any]], change: list[dict[str, Any]], deleted: set[str]
 ) -> None:
     """The order aside, which the next test holds: each item is the target's, overlaid with the change's."""

@@ -53,7 +53,7 @@ def test_inline_types_are_opened_in_json_and_nested_in_protobuf() -> None:
 def test_a_table_that_is_damaged_is_refused() -> None:
     with pytest.raises(InvariantBroken, match="no table defines"):
         TypeTable(["@package a.v1 a.v1 a/v1\nThing: A thing.\n  part#1:Missing  A part.\n"])
-    with pytest.raises(InvariantBroken, match="no field"):
+    with pytest.raises(InvariantBroken, match="not a field"):
         TypeTable(["@package a.v1 a.v1 a/v1\nThing: A thing.\n  part\n"])
     with pytest.raises(InvariantBroken, match="@package"):
         TypeTable(["Thing: A thing.\n"])

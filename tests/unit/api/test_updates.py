@@ -99,7 +99,7 @@ def test_these_fields_of_a_pod_may_change(path: str, value: Any) -> None:
         ("spec/affinity/nodeAffinity", {}),
     ],
 )
-def test_the_rest_of_a_pods_spec_may_not(path: str, value: Any) -> None:
+def test_the_rest_of_a_pods_spec_is_immutable(path: str, value: Any) -> None:
     pod = manifest("Pod")
     (found,) = update(pod, changed(pod, path, value))
     assert found.startswith("spec: Forbidden: pod updates may not change fields other than")

@@ -86,7 +86,7 @@ def test_every_request_of_the_union_has_an_http_form() -> None:
 
 
 @on_loop
-async def test_an_object_is_the_same_after_the_way_there_and_back() -> None:
+async def test_an_object_survives_a_round_trip_over_the_wire() -> None:
     async with remote() as client:
         options = WriteOptions(origin=Origin("op-1", "deployment:7"))
         written = await client.create(CONFIG_MAP, config_map(x="1"), namespace="default", options=options)
@@ -113,7 +113,7 @@ async def test_a_repeat_of_an_operation_gets_its_first_outcome() -> None:
 
 
 @on_loop
-async def test_updates_patches_and_deletes_with_their_conditions() -> None:
+async def test_updates_patches_and_deletes_respect_their_preconditions() -> None:
     async with remote() as client:
         first = (await client.create(CONFIG_MAP, config_map(x="1"), namespace="default")).object
         body = {**first.edit(), "data": {"x": "2"}}
@@ -163,7 +163,7 @@ async def test_a_bind_that_does_not_fit_is_refused_with_its_reason() -> None:
 
 
 @on_loop
-async def test_a_watch_brings_what_exists_then_changes_with_their_origins() -> None:
+async def test_a_watch_sends_existing_objects_then_changes_with_their_origins() -> None:
     async with remote() as client:
         await client.create(CONFIG_MAP, config_map("first"), namespace="default")
         options = WatchOptions(allow_bookmarks=True, send_initial_events=True, resource_version_match="NotOlderThan")

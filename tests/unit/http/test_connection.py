@@ -111,7 +111,7 @@ async def test_half_a_request_is_cut_off_in_time() -> None:
 
 
 @on_loop
-async def test_a_silent_connection_is_closed_without_a_word() -> None:
+async def test_an_idle_connection_is_closed_without_a_reply() -> None:
     limits = dataclasses.replace(Limits(), http_idle_s=0.05)
     async with local_api(limits=limits) as (_, port):
         assert await exchange(port, end=False) == b""

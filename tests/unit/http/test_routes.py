@@ -35,7 +35,7 @@ def test_a_path_names_a_resource(path: str, expected: ResourcePath) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/version", "/metrics"]
 )
-def test_other_paths_name_none(path: str) -> None:
+def test_other_paths_name_no_resource(path: str) -> None:
     assert resource_path(path.encode()) is None
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from msgspec.json import encode
 from tests import objects
 from tests.kit import scheduler_model as model
-from tests.kit.scheduler_model import Cluster, Question, answer, built
+from tests.kit.scheduler_model import Cluster, PlacementCase, answer, built
 from tests.kit.scheduler_strategies import cases, questions
 
 from kedge.api.views import NodeView, PodView, decode_as
@@ -40,7 +40,7 @@ FILTER_REASONS = (
 )  # fmt: skip
 
 
-def check_against_model(snapshot: Snapshot, cluster: Cluster, question: Question) -> None:
+def check_against_model(snapshot: Snapshot, cluster: Cluster, question: PlacementCase) -> None:
     decision, explanation = answer(snapshot, question)
     names = sorted(cluster.nodes)
     failures = {name: model.failing(cluster, question, cluster.nodes[name]) for name in names}
@@ -70,7 +70,7 @@ def first_blockers(explanation: Explanation) -> dict[str, Blocker | None]:
 
 
 def check_near_miss(
-    found: NearMiss | None, cluster: Cluster, question: Question, failures: dict[str, list[list[Blocker]]]
+    found: NearMiss | None, cluster: Cluster, question: PlacementCase, failures: dict[str, list[list[Blocker]]]
 ) -> None:
     near = [name for name, failed in failures.items() if len(failed) == 1]
     assert (found is None) == (not near)
@@ -84,13 +84,13 @@ def check_near_miss(
 
 @LENIENT
 @given(cases())
-def test_every_filter_score_and_choice_equals_the_model(case: tuple[Cluster, Question]) -> None:
+def test_every_filter_score_and_choice_equals_the_model(case: tuple[Cluster, PlacementCase]) -> None:
     check_against_model(built(case[0]), *case)
 
 
 @LENIENT
 @given(cases())
-def test_the_bind_accepts_every_node_that_the_node_local_masks_pass(case: tuple[Cluster, Question]) -> None:
+def test_the_bind_accepts_every_node_that_the_node_local_masks_pass(case: tuple[Cluster, PlacementCase]) -> None:
     """The predicates of the bind, in order, are the first filters: the same reason for the same node."""
     cluster, question = case
     snapshot = built(cluster)
@@ -113,7 +113,7 @@ def test_the_bind_accepts_every_node_that_the_node_local_masks_pass(case: tuple[
 
 @LENIENT
 @given(cases())
-def test_the_order_of_arrival_does_not_change_the_decision(case: tuple[Cluster, Question]) -> None:
+def test_the_order_of_arrival_does_not_change_the_decision(case: tuple[Cluster, PlacementCase]) -> None:
     cluster, question = case
     backwards = snapshot_of(
         reversed(cluster.nodes.values()),
@@ -136,7 +136,7 @@ def test_the_random_clusters_reach_every_filter_and_score() -> None:
     @seed(0)  # fixed: the seed of `derandomize` changes with every edit of this function
     @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300, database=None)
     @given(cases())
-    def look(case: tuple[Cluster, Question]) -> None:
+    def look(case: tuple[Cluster, PlacementCase]) -> None:
         cluster, question = case
         feasible = []
         for node in cluster.nodes.values():
@@ -184,7 +184,7 @@ def taken(snapshot: Snapshot, pod: PodView, draws: range) -> dict[str | None, in
 
 @given(questions())
 @settings(max_examples=30)
-def test_equal_pods_have_equal_requests(question: Question) -> None:
+def test_equal_pods_have_equal_requests(question: PlacementCase) -> None:
     assert request_of(question.pod) == request_of(question.pod)
 
 

@@ -60,7 +60,7 @@ class Disk:
         self._probe.mend()
 
 
-class Ambushed(DirectTransport):
+class DiskFillingTransport(DirectTransport):
     """A transport to a service whose disk is full just before the n-th request of a verb."""
 
     def __init__(self, service: Service, disk: Disk, verb: str, number: int) -> None:
@@ -89,7 +89,7 @@ class GangHarness:
         for name in NODES:
             await self.service.create(NODE, node(name, cpu="500m"))
         await self.service.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "2", "pods": "20"}))
-        client = Client(Ambushed(self.service, self.disk, verb, number), self.env, component="scheduler")
+        client = Client(DiskFillingTransport(self.service, self.disk, verb, number), self.env, component="scheduler")
         self.scheduler = Scheduler(client, self.env)
         repair = reservation_repair_controller(
             ControllerRuntime(Client(DirectTransport(self.service), self.env, component="repair"), self.env)

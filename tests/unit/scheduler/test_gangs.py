@@ -262,7 +262,7 @@ def test_a_bind_under_a_stale_gang_binds_no_part_of_it() -> None:
 
 
 def test_without_the_proof_of_the_record_a_stale_gang_is_bound_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of bug 4 bites: with the safeguard removed a part is bound."""
+    """The test of bug 4 finds it: with the safeguard removed a part is bound."""
     monkeypatch.setattr(gangs, "check_committed", lambda *_: None)
 
     @with_scheduler()

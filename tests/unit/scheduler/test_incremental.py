@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kit.scheduler_model import Cluster, Placed, Question, answer
+from tests.kit.scheduler_model import Cluster, Placed, PlacementCase, answer
 from tests.kit.scheduler_strategies import FOCI, NAMESPACES, NODE_NAMES, node_views, pod_views, questions
 
 from kedge.api.quantity import parse_quantity
@@ -36,7 +36,7 @@ def flipped(node: NodeView) -> NodeView:
     return msgspec.structs.replace(node, spec=spec, status=msgspec.structs.replace(node.status, allocatable=offered))
 
 
-def asking(focus: str) -> st.SearchStrategy[tuple[list[PodView], list[Question]]]:
+def asking(focus: str) -> st.SearchStrategy[tuple[list[PodView], list[PlacementCase]]]:
     """Pods that are added and removed, and questions about others, with the same focus."""
     return st.tuples(
         st.lists(pod_views(focus), min_size=2, max_size=4), st.lists(questions(focus), min_size=2, max_size=3)
@@ -85,7 +85,7 @@ class Pair:
         )
 
 
-def result_of(snapshot: Snapshot, question: Question) -> tuple[Any, ...]:
+def result_of(snapshot: Snapshot, question: PlacementCase) -> tuple[Any, ...]:
     decision, explanation = answer(snapshot, question)
     codes = [explanation.legend[code - 1] if code else None for code in explanation.first_failing]
     return (
@@ -99,7 +99,7 @@ def result_of(snapshot: Snapshot, question: Question) -> tuple[Any, ...]:
 def test_step_by_step_equals_all_at_once(
     limits: Limits,
     nodes: list[NodeView],
-    asking_of: tuple[list[PodView], list[Question]],
+    asking_of: tuple[list[PodView], list[PlacementCase]],
     steps: list[tuple[int, int, int, int]],
 ) -> None:
     pods, asked = asking_of

@@ -204,7 +204,7 @@ def test_an_assumption_outlives_any_timer_until_the_pod_has_been_read() -> None:
 
 
 def test_an_assumption_that_a_timer_ends_sends_others_to_a_full_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of bug 7 bites: with the safeguard removed it fails."""
+    """The test of bug 7 finds it: with the safeguard removed it fails."""
 
     async def expire(self: Binder, assumption: Any) -> None:
         await asyncio.sleep(self._env.limits.scheduler_assumed_s)
@@ -305,7 +305,7 @@ def test_a_refusal_is_remembered_until_the_cache_shows_its_cause() -> None:
 
 
 def test_a_forgotten_refusal_repeats_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of bug 8 bites: with the safeguard removed it fails."""
+    """The test of bug 8 finds it: with the safeguard removed it fails."""
     monkeypatch.setattr(Refusals, "excluded", lambda *_: ())
     assert binds_sent_to_a_full_node() > 5
 

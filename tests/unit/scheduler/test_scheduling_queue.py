@@ -308,7 +308,7 @@ def test_a_pod_replaced_in_mid_attempt_leaves_nothing_in_flight() -> None:
 
 
 def test_a_queue_without_the_uid_check_tries_a_deleted_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of bug 9 bites: with the safeguard removed it fails."""
+    """The test of bug 9 finds it: with the safeguard removed it fails."""
     monkeypatch.setattr(SchedulingQueue, "_is_current", lambda *_: True)
     with pytest.raises(AssertionError, match="the one that is gone is tried no more"):
         test_a_pod_replaced_in_mid_attempt_leaves_nothing_in_flight()

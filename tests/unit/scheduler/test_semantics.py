@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.json import encode
 from tests.kit import scheduler_model as model
-from tests.kit.scheduler_model import ZONE, Cluster, Placed, Question
+from tests.kit.scheduler_model import ZONE, Cluster, Placed, PlacementCase
 
 from kedge.api.views import NodeView, PodView, decode_as
 from kedge.scheduler import decide, explain, snapshot_of
@@ -55,7 +55,7 @@ class Layout:
 
     def open_to(self, asked: PodView) -> set[str]:
         """The nodes that are feasible for the scheduler and for the model."""
-        cluster, question = Cluster(self.nodes, self.pods, dict(self.namespaces)), Question(asked)
+        cluster, question = Cluster(self.nodes, self.pods, dict(self.namespaces)), PlacementCase(asked)
         by_model = {name for name, each in self.nodes.items() if not model.failing(cluster, question, each)}
         claims = ((placed.uid, placed.node, placed.pod) for placed in self.pods.values())
         snapshot = snapshot_of(self.nodes.values(), claims, self.namespaces)

@@ -177,7 +177,7 @@ async def test_only_the_service_writes_ledgers() -> None:
 
 
 @asynchronous
-async def test_defaults_are_what_kubernetes_users_expect() -> None:
+async def test_defaults_are_those_of_kubernetes() -> None:
     world = await make_world()
     made = (await world.create(deployment())).edit()
     assert made["spec"]["strategy"]["type"] == "RollingUpdate"

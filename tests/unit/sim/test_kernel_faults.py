@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from tests.unit.sim.logbook import Log, calls, passes
+from tests.kit.kernel_log import Log, calls, passes
 
 from kedge.sim.kernel import NO_FAULTS, FixedRates, Simulation, Swarm, run
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.sim.logbook import passes
+from tests.kit.kernel_log import passes
 
 from kedge.errors import InvariantBroken
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, liveness, run, safety

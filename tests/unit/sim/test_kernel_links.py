@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.unit.sim.logbook import Log, passes
+from tests.kit.kernel_log import Log, passes
 
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.sim.kernel import NO_FAULTS, Host, Latency, Simulation, run

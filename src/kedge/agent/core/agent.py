@@ -15,6 +15,7 @@ from kedge.agent.core.pods import PodWorker, WorkerContext
 from kedge.agent.core.usage import UsageMeter
 from kedge.api.views import NodeAllocationView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, POD_KIND
+from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
@@ -103,7 +104,7 @@ class Agent:
         Such a pod was bound and force-deleted before this agent saw it: only the agent can confirm that it never ran.
         """
         while True:
-            await asyncio.sleep(self._env.limits.agent_audit_s * self._env.random.uniform(0.9, 1.1))
+            await asyncio.sleep(jittered(self._env.limits.agent_audit_s, self._env.random, (0.9, 1.1)))
             with suppress(OperatingError):
                 self._confirm_unseen()
                 found = await self._client.find(Key(NODE_ALLOCATION_KIND, "", self._machine.name))

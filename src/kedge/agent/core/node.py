@@ -158,7 +158,7 @@ class NodeRegistration:
                 if cache.synced and self._needs_verification(cache.get(self._key).value):
                     self._changed.set()
                 await self._heartbeat()
-                pause_s = self._env.limits.node_renew_s * self._env.random.uniform(0.9, 1.0)
+                pause_s = jittered(self._env.limits.node_renew_s, self._env.random, (0.9, 1.0))
                 try:
                     async with asyncio.timeout(pause_s):
                         await self._changed.wait()

@@ -174,7 +174,7 @@ class PodWorker:
         plan = plan_pod(observation, self._env.limits)
         await self._write_status(observation, plan)
         if plan.start:
-            raise Unavailable(f"{self.key} could not be started yet", key=self.key)
+            raise Unavailable(f"{self.key} could not be started yet: the agent tries again", key=self.key)
         return False, 0.0 if plan.stop or plan.ending else plan.resync_s
 
     def _observe(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> PodObservation:

@@ -16,7 +16,7 @@ from kedge.agent.process import keeper
 from kedge.errors import OutcomeUnknown, Unavailable
 
 START_S = 20.0
-"""A keeper that does not serve by then has failed; its log says why."""
+"""A keeper that does not serve by then has failed; the reason is in its log."""
 SOCKET = "keeper.sock"
 
 
@@ -32,7 +32,7 @@ class KeeperChannel:
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
 
-    async def ask(self, op: str, **parts: Any) -> Any:
+    async def call(self, op: str, **parts: Any) -> Any:
         """Send one request and return its reply.
 
         Raises:

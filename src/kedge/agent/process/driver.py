@@ -104,7 +104,7 @@ class ProcessDriver:
             Unavailable: something still runs after the grace and a while: look at the keeper's log.
         """
         with suppress(OutcomeUnknown):  # the keeper may end before its reply is read
-            await self._channel.ask("shutdown", grace_s=grace_s)
+            await self._channel.call("shutdown", grace_s=grace_s)
         await self._channel.wait_ended(within_s=grace_s + _SHUTDOWN_S)
 
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class ProcessDriver:
         if probe.exec is not None:
             timeout_s = float(max(1, probe.timeout_seconds))
             argv = list(probe.exec.command)
-            code = await self._channel.ask("run", process=record_id(identity), argv=argv, timeout_s=timeout_s)
+            code = await self._channel.call("run", process=record_id(identity), argv=argv, timeout_s=timeout_s)
             return bool(code == 0)
         record = await self._record(identity)
         if record is None:
@@ -140,9 +140,9 @@ class ProcessDriver:
     async def _ask_again(self, op: str, **parts: Any) -> Any:
         """Every request may be repeated, so a broken connection is answered by one more."""
         try:
-            return await self._channel.ask(op, **parts)
+            return await self._channel.call(op, **parts)
         except OutcomeUnknown:
-            return await self._channel.ask(op, **parts)
+            return await self._channel.call(op, **parts)
 
     async def _records(self) -> list[dict[str, Any]]:
         records: list[dict[str, Any]] = await self._ask_again("list")
@@ -242,7 +242,7 @@ def _port(port: int | str, record: Mapping[str, Any]) -> int:
         return int(port)
     found = record["ports"].get(port)
     if found is None:
-        raise ValueError(f"the container has no port named {port}")
+        raise ValueError(f"the container has no port named {port}: name one of its ports, or give a number")
     return int(found)
 
 

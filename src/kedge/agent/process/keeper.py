@@ -1,8 +1,8 @@
 """The keeper of one node's processes: a small program that starts them, waits for them and remembers how they ended.
 
-It runs alone, with the standard library only (`python -I -S keeper.py FOLDER`), and speaks lines of JSON on a Unix
-socket. Processes are its children; as a subreaper it also inherits whatever they leave behind. One record a process is
-written before the process is started, so a keeper that is killed anywhere leaves evidence: its successor finds running
+It runs alone, with the standard library only (`python -I -S keeper.py FOLDER`), and serves lines of JSON on a Unix
+socket. Processes are its children; as a subreaper it also inherits their orphans. One record a process is written
+before the process is started, so a keeper that is killed anywhere leaves evidence: its successor finds running
 processes by pid, start time and a marker in their environment, and never starts one twice.
 """
 
@@ -34,7 +34,7 @@ Record = dict[str, Any]
 
 
 class ProcessKeeper:
-    """Holds the processes of one node until it is told to let go of them."""
+    """Holds the processes of one node until a request releases them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -142,7 +142,7 @@ class ProcessKeeper:
             case "shutdown":
                 return self._shutdown(request["grace_s"])
             case other:
-                raise ValueError(f"no operation {other}")
+                raise ValueError(f"the keeper has no operation {other}: restart it with the version of its agent")
 
     def _start(self, request: dict[str, Any]) -> bool:
         """Start a process, unless one was ever started for this record."""
@@ -248,7 +248,7 @@ class ProcessKeeper:
             self._done = True
 
     def _watch_adopted(self) -> None:
-        """Processes of an earlier keeper are no children: their end is seen, their exit code is lost."""
+        """Processes of an earlier keeper are not its children: their end is seen, their exit code is lost."""
         for pid, process in list(self._by_pid.items()):
             record = self._records[process]
             if not record["ended"] and not _is_alive(pid, record["ticks"]):
@@ -347,7 +347,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str, log: str) -> int:
     """Start a program as the leader of a session of its own, with its output appended to a file."""
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     program = argv[0] if "/" in argv[0] else _found(argv[0], env.get("PATH", os.defpath))
-    report, told = os.pipe2(os.O_CLOEXEC)
+    report, failure = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
@@ -361,9 +361,9 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str, log: str) -> int:
                 signal.signal(each, signal.SIG_DFL)
             os.execve(program, argv, env)
         except OSError as error:
-            os.write(told, str(error.errno).encode())
+            os.write(failure, str(error.errno).encode())
         os._exit(127)
-    os.close(told)
+    os.close(failure)
     os.close(output)
     failed = os.read(report, 16)
     os.close(report)
@@ -447,7 +447,7 @@ def _now() -> str:
 
 def main(folder: Path) -> int:
     if os.fork():
-        return 0  # the keeper is no child of the agent, which need not wait for it
+        return 0  # the keeper is not a child of the agent, which need not wait for it
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

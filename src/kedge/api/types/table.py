@@ -181,7 +181,7 @@ class _Package:
                 continue
             found = _TYPE.match(line)
             if found is None:
-                raise InvariantBroken(f"the table of {self.alias} has a line that is no type: {line!r}")
+                raise InvariantBroken(f"the table of {self.alias} has a line that is not a type: {line!r}")
             name, flags, description = found.groups()
             current = {}
             yield TypeFacts(f"{self.prefix}.{name}", frozenset((flags or "").split("; ")) - {""}, description, current)
@@ -189,7 +189,7 @@ class _Package:
     def _field(self, line: str, prefixes: Mapping[str, str]) -> FieldFacts:
         found = _FIELD.match(line)
         if found is None:
-            raise InvariantBroken(f"the table of {self.alias} has a line that is no field: {line!r}")
+            raise InvariantBroken(f"the table of {self.alias} has a line that is not a field: {line!r}")
         name, number, marks, shape, type_name, written, description = found.groups()
         alias, dot, short = type_name.rpartition(".")
         attributes = dict(_attribute(each) for each in written.split("; ")) if written else {}

@@ -30,9 +30,9 @@ class Breaker:
         self._opens = 0
         self._open_until_s = 0.0
         self._backoff = Backoff(env.limits.breaker_open_s, 16 * env.limits.breaker_open_s)
-        self._gauge = env.metrics.gauge("kedge_client_breaker_open", "1 while it rejects", ("dependency",)).labels(
-            dependency
-        )
+        self._gauge = env.metrics.gauge(
+            "kedge_client_breaker_open", "1 while the breaker rejects requests", ("dependency",)
+        ).labels(dependency)
 
     @property
     def state(self) -> BreakerState:

@@ -46,14 +46,14 @@ class Client(Verbs):
         self._component = component
         self.breaker = Breaker(env, f"api of {component}")
         self._slots = Slots(env.limits.client_in_flight_max)
-        env.metrics.gauge("kedge_client_in_flight", "Requests out", ("component",)).labels(component).set_function(
-            lambda: self._slots.taken
-        )
+        env.metrics.gauge("kedge_client_in_flight", "Requests in flight", ("component",)).labels(
+            component
+        ).set_function(lambda: self._slots.taken)
         self._attempts = env.metrics.counter(
             "kedge_client_attempts_total", "Requests sent, repeats included", ("component",)
         ).labels(component)
         self._request_s = env.metrics.histogram(
-            "kedge_client_request_seconds", "Time a request was out", ("component",)
+            "kedge_client_request_seconds", "Duration of a request", ("component",)
         ).labels(component)
         self._unknown = env.metrics.counter(
             "kedge_client_outcomes_unknown_total", "Writes whose outcome had to be read", ("component",)
@@ -107,9 +107,9 @@ class Client(Verbs):
             if found is None:
                 raise  # deleted meanwhile: the caller decides again
         if _owners(parse_object(body)) != tuple(ref.uid for ref in found.metadata.owner_references if ref.controller):
-            raise AlreadyExists(f"{key} exists and belongs to another owner (uid {found.uid})", key=key)
+            raise AlreadyExists(f"{key} exists and has another owner (uid {found.uid}): use another name", key=key)
         if found.metadata.deletion_timestamp is not None:
-            raise AlreadyExists(f"{key} is still there, but is being deleted (uid {found.uid})", key=key)
+            raise AlreadyExists(f"{key} is being deleted (uid {found.uid}): try again once it is gone", key=key)
         return Written(found)
 
     # -- attempts ----------------------------------------------------------------------------------

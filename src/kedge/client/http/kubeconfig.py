@@ -39,14 +39,14 @@ def read_kubeconfig(path: Path, *, context: str = "") -> ServerAddress:
     except (OSError, yaml.YAMLError, ValueError) as error:
         raise Terminal(f"{path} cannot be read as a kubeconfig: {error}") from error
     if not isinstance(config, Mapping):
-        raise Terminal(f"{path} is no kubeconfig: it has no clusters, users and contexts")
+        raise Terminal(f"{path} is not a kubeconfig: it needs clusters, users and contexts")
     chosen = context or str(config.get("current-context") or "")
     scope = _named(config, "contexts", chosen, path).get("context") or {}
     cluster = _named(config, "clusters", str(scope.get("cluster")), path).get("cluster") or {}
     user = _named(config, "users", str(scope.get("user")), path).get("user") or {}
     url = urlsplit(str(cluster.get("server") or ""))
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise Terminal(f"{path}: the server of {chosen} is no http or https address: {cluster.get('server')!r}")
+        raise Terminal(f"{path}: the server of {chosen} must be an http or https address: {cluster.get('server')!r}")
     return ServerAddress(
         url.hostname,
         url.port or (443 if url.scheme == "https" else 80),

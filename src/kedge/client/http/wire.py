@@ -143,8 +143,8 @@ def _object(kinds: Registry, key: Key, subresource: str = "", **query: str) -> s
     kind = kinds.of_key_kind(key.kind)
     parameters = {name: value for name, value in query.items() if value}
     tail = f"/{subresource}" if subresource else ""
-    asked = f"?{urlencode(parameters)}" if parameters else ""
-    return f"{_path(kind, key.namespace)}/{quote(key.name, safe='')}{tail}{asked}"
+    suffix = f"?{urlencode(parameters)}" if parameters else ""
+    return f"{_path(kind, key.namespace)}/{quote(key.name, safe='')}{tail}{suffix}"
 
 
 def _selection(options: Any) -> dict[str, str]:
@@ -272,7 +272,7 @@ def _without_version(data: bytes, kind: Kind) -> tuple[bytes, Revision]:
     document.setdefault("kind", kind.kind)
     text = str((document.get("metadata") or {}).get("resourceVersion") or "0")
     if not text.isdigit():
-        raise BadRequest(f"the server's resourceVersion {text!r} is no number: kedge cannot compare it")
+        raise BadRequest(f"the server's resourceVersion {text!r} is not a number: kedge cannot compare it")
     return encode_object(document), int(text)
 
 

@@ -46,8 +46,8 @@ def plan_budget(
 def still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:
     """Evictions whose pods do not show it yet.
 
-    An eviction names its pod here in the commit that deletes the pod. Only revisions can tell that pod from a new one
-    of its name; times cannot, because they come from the clocks of several servers.
+    An eviction names its pod here in the commit that deletes the pod. Only revisions distinguish it from a new pod of
+    its name; times cannot, because they come from the clocks of several servers.
     """
     staying = {pod.name for pod in pods if not pod.terminating and not pod.finished}
     return {name: at for name, at in budget.status.disrupted_pods.items() if name in staying}

@@ -40,7 +40,7 @@ class GarbageCollector:
         self._kinds = kinds
         self._followed = collected_kinds(kinds)
         self._acts = env.metrics.counter(
-            "kedge_garbage_total", "Writes of the garbage collector, by act and kind", ("act", "kind")
+            "kedge_garbage_total", "Writes of the garbage collector, by action and kind", ("act", "kind")
         )
         self._stuck = env.metrics.gauge("kedge_finalizers_stuck", "Deletions that wait for a finalizer", ("finalizer",))
         self._reported: dict[Key, tuple[str, ...]] = {}

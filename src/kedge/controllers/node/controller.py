@@ -49,7 +49,7 @@ class NodeLifecycle:
     ) -> None:
         self._heartbeats = heartbeats or Heartbeats(env)
         self._lease_cache = lease_cache
-        self._acts = env.metrics.counter("kedge_node_acts_total", "Writes to nodes and their pods, by act", ("act",))
+        self._acts = env.metrics.counter("kedge_node_acts_total", "Writes to nodes and their pods, by action", ("act",))
         self._states = env.metrics.gauge("kedge_nodes", "Nodes by state when last reconciled", ("state",))
         self._last: dict[str, str] = {}
         """For the gauge alone."""

@@ -15,7 +15,7 @@ from typing import Any
 from kedge.env import Env
 
 UNDATED = "undated"
-"""An agent's report without a time. The next writer may add a time; that alone is no new report."""
+"""An agent's report without a time. The next writer may add a time; that alone is not a new report."""
 
 
 @dataclass(frozen=True, slots=True)

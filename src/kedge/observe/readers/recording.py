@@ -55,7 +55,7 @@ def read_recording(path: Path, kinds: Registry = KINDS) -> Recording:
     """Read a kept file.
 
     Raises:
-        BadKeptFile: it is no kept file, or of another version. Damage inside it is in `gaps`.
+        BadKeptFile: it is not a kept file, or of another version. Damage inside it is in `gaps`.
     """
     return decode_recording(read_kept(path), kinds)
 

@@ -1,7 +1,7 @@
 """Why a pod or a workload is as it is: one sentence first, then the evidence. Pure functions over objects and records.
 
-The objects give the state, the decision records give the reasons. A record that was counted and not kept is said to be
-missing; nothing is guessed.
+The objects give the state, the decision records give the reasons. A record that was counted and not kept is reported
+as missing; nothing is guessed.
 """
 
 from __future__ import annotations

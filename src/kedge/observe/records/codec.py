@@ -42,7 +42,7 @@ Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | Outsid
 
 
 class BadRecord(KedgeError):
-    """A section is sound but cannot be decoded here. The message says why; other sections may be read."""
+    """A section is sound but cannot be decoded here. The message has the reason; other sections may be read."""
 
 
 class Version(NamedTuple):
@@ -68,7 +68,7 @@ class Version(NamedTuple):
 
 
 def encode_plain(value: Any) -> Any:
-    """For msgspec: an intent may hold mappings that are no dicts."""
+    """For msgspec: an intent may hold mappings that are not dicts."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a record cannot hold a {type(value).__name__}")

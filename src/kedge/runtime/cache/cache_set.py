@@ -16,7 +16,7 @@ from kedge.runtime.watcher import Watcher, WatcherStatistics
 
 
 class CacheSet:
-    """The caches of a process. Asking twice for a kind and scope gives the same cache; they live until `stop`."""
+    """The caches of a process. A kind and scope has one cache, shared by all callers; they live until `stop`."""
 
     def __init__(self, client: Client, env: Env) -> None:
         self._client = client

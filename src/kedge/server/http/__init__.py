@@ -1,7 +1,7 @@
-"""The wire: HTTP/1.1 in front of `server.service`, in the dialect of the Kubernetes API.
+"""The API over HTTP/1.1: `server.service` behind the paths and conventions of Kubernetes.
 
-`connection` parses and limits, `routes` reads the path, `handlers` turns it into one of `api.requests` and a reply into
-bytes. The same code runs on real sockets and on the simulator's connections. It decides nothing about objects.
+`connection` parses and limits, `routes` reads the path, `resources` makes it a request of `api.requests`, and the
+reply bytes. The same code runs on real sockets and on the simulator's connections. It decides nothing about objects.
 """
 
 from __future__ import annotations

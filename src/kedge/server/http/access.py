@@ -62,7 +62,7 @@ class Authenticator:
                 if hmac.compare_digest(known, digest):
                     return caller
             raise Unauthorized("the token is not known here: get a new one, or use a client certificate")
-        raise Unauthorized("authentication is required: show a client certificate of this cluster, or a bearer token")
+        raise Unauthorized("authentication is required: send a client certificate of this cluster, or a bearer token")
 
 
 def _of_certificate(peer: Mapping[str, Any]) -> Caller:

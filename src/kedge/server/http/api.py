@@ -63,9 +63,9 @@ class ApiHandler:
     async def __call__(self, request: HttpRequest, exchange: Exchange) -> None:
         try:
             if self.stopping.is_set():
-                raise TooLate
+                raise ServerStopping
             await self._answer(request, exchange)
-        except TooLate:
+        except ServerStopping:
             body = status_body(503, "ServiceUnavailable", "the server is stopping: try another, or again in a second")
             exchange.respond(503, body, headers=((b"Retry-After", b"1"),))
         except OperatingError as error:
@@ -221,7 +221,7 @@ class ApiHandler:
         exchange.respond(201, _encode(body))
 
 
-class TooLate(Exception):
+class ServerStopping(Exception):
     """The server is stopping and takes no new request."""
 
 

@@ -64,9 +64,9 @@ def _yaml(body: bytes) -> dict[str, Any]:
     try:
         found = yaml.safe_load(body)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is no YAML: {error}") from error
+        raise BadRequest(f"the body is not YAML: {error}") from error
     if not isinstance(found, dict):
-        raise BadRequest("the body is no object")
+        raise BadRequest("the body is not an object: send one object")
     return found
 
 

@@ -1,7 +1,7 @@
 """The certificates of one cluster: its authority, what the server shows, and what administrators and components show.
 
 Files are written whole or not at all, private ones with mode 0600, so that a start that is killed is simply repeated.
-`kedge.server.http.authentication` reads what these certificates say; nothing here decides what a caller may do.
+`access` reads the user and its groups from them; nothing here decides what a caller may do.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Certificate:
         """Read a file that holds `pem`; None if there is no such file.
 
         Raises:
-            Terminal: the file is there and is no certificate with its key.
+            Terminal: the file exists and is not a certificate with its key.
         """
         try:
             text = path.read_bytes()

@@ -70,9 +70,7 @@ class Connections:
         self.refused = metrics.counter(
             "kedge_http_connections_refused_total", "Connections closed at once, because too many were open", ()
         )
-        self.unreadable = metrics.counter(
-            "kedge_http_unreadable_total", "Requests refused before they were understood", ("code",)
-        )
+        self.unreadable = metrics.counter("kedge_http_unreadable_total", "Requests that could not be parsed", ("code",))
         metrics.gauge("kedge_http_connections", "Open connections", ()).set_function(lambda: len(self.open))
 
     def protocol(self) -> HttpConnection:

@@ -77,7 +77,7 @@ class Discovery:
         }
 
     def aggregated(self, *, core: bool) -> dict[str, Any]:
-        """`/api` or `/apis` for a client that asks for everything at once."""
+        """`/api` or `/apis` for a client that requests everything at once."""
         items = [
             {
                 "metadata": {"name": group, "creationTimestamp": None},

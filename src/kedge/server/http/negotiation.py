@@ -1,4 +1,4 @@
-"""The form of a reply that a client asks for: from `Accept`, `Accept-Encoding` and `pretty`.
+"""The form of a reply that a client accepts: from `Accept`, `Accept-Encoding` and `pretty`.
 
 Kubernetes' clients list several forms in order of preference; the first that this server has is taken.
 """

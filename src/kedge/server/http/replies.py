@@ -1,7 +1,7 @@
-"""Replies on the wire: objects and lists in the form that the client asked for.
+"""Replies on the wire: objects and lists in the form that the client accepts.
 
 Stored bytes are spliced, never encoded again. A long list leaves in slices, so that it holds the loop for one slice
-only; a large body is compressed when the client asks.
+only; a large body is compressed if the client accepts that.
 """
 
 from __future__ import annotations

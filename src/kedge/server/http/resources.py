@@ -238,7 +238,7 @@ class _Call:
         try:
             chunk = msgspec.convert(_part(read_options(self._request), "chunk"), GangChunk)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"chunk is no part of a gang: {error}") from error
+            raise BadRequest(f"chunk is not a part of a gang: {error}") from error
         if (chunk.namespace, chunk.gang) != (self._path.namespace, self._path.name):
             raise BadRequest("the chunk names another gang than the path")
         self._done(await self._send(Reserve(chunk, self._write_options())))

@@ -1,6 +1,6 @@
 """From a path to what it names: group, version, resource, namespace, name and subresource, as Kubernetes spells them.
 
-Pure. It does not know which kinds exist; `handlers` looks them up and answers 404 where there is none.
+Pure. It does not know which kinds exist; `resources` looks them up and answers 404 where there is none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 
 
 def resource_path(path: bytes) -> ResourcePath | None:
-    """The resource behind a path; None for discovery, health and everything else that is no resource.
+    """The resource behind a path; None for discovery, health and every other path that is not a resource.
 
     Raises:
         BadRequest: the path is not UTF-8, or has too many parts for a resource.

@@ -28,7 +28,7 @@ class TlsFiles:
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """TLS 1.2 or newer. A client certificate is asked for, not demanded: a caller may have a token instead."""
+    """TLS 1.2 or newer. A client certificate is requested, not required: a caller may have a token instead."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(files.serving)

@@ -1,4 +1,4 @@
-"""The Table form of objects and lists: what `kubectl get` asks for and prints.
+"""The Table form of objects and lists: the form that `kubectl get` requests and prints.
 
 Columns are declared in `api.kinds`; cells that are more than a field are computed in `cells`.
 """

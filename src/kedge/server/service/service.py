@@ -1,6 +1,6 @@
 """The service: carries out every request of the API, with no transport around it.
 
-Transports (direct now, HTTP later) call `send` and `open_watch`, and nothing below. Only the service sees a store.
+Transports call `send` and `open_watch`, and nothing below. Only the service sees a store.
 """
 
 from __future__ import annotations

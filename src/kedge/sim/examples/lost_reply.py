@@ -80,7 +80,7 @@ def count_pods(store: MemoryStore) -> int:
 
 
 def never_more_pods_than_asked_for(commit: Commit) -> Iterator[tuple[str, str]]:
-    """A ReplicaSet never has more pods than it asks for."""
+    """A ReplicaSet never has more pods than it requests."""
     count = count_pods(commit.store)
     if count > WANTED:
         yield "too many pods", f"{count} pods for {WANTED} replicas at revision {commit.revision}"

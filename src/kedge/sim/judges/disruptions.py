@@ -1,4 +1,4 @@
-"""When a controller may remove the last ready replica of a workload: only if a user's objects ask for it.
+"""When a controller may remove the last ready replica of a workload: only if a user's objects require it.
 
 Reads committed state for `lifecycle_invariants`, without code of controllers. The bounds of a rollout allow to replace
 pods of an older template, as in Kubernetes; they do not allow removing pods of the current one.
@@ -17,7 +17,7 @@ _HASH = "pod-template-hash"
 
 
 def removal_was_requested(step: Step, pod: PodView, workload: Object, *, lag_s: float) -> bool:
-    """Whether a user's objects ask for the removal of the pod; then only a disruption budget protects it.
+    """Whether a user's objects require the removal of the pod; then only a disruption budget protects it.
 
     Requests of the last `lag_s` count too: a controller may still act on what it saw then.
     """

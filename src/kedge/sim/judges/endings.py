@@ -50,7 +50,7 @@ def expect_settled(judge: Judge) -> None:
 
 
 def replicas_converge(judge: Judge) -> bool:
-    """Every workload has exactly the ready replicas it wants, and its status says so for the newest generation."""
+    """Every workload has exactly the ready replicas it wants, and its status shows that for the newest generation."""
     facts = judge.facts
     for key, found in facts.objects.items():
         if key.kind not in (DEPLOYMENT_KIND, REPLICA_SET_KIND) or found.metadata.deletion_timestamp is not None:

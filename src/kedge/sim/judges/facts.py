@@ -116,7 +116,7 @@ class ClusterFacts:
         self.renewed_s: dict[str, float] = {}
         """By node: the last renewal of its lease."""
         self.wanted: dict[str, list[tuple[float, int, int]]] = {}
-        """By workload uid: times, with the most replicas allowed and the replicas asked for since then."""
+        """By workload uid: times, with the most replicas allowed and the replicas requested since then."""
         self.template_changed_s: dict[str, float] = {}
         """By Deployment uid: the last change of its template."""
         self.born_s: dict[str, float] = {}
@@ -292,7 +292,7 @@ class ClusterFacts:
         return max(most for _, most, _ in lately) if lately else None
 
     def least_wanted(self, uid: str, since_s: float) -> int:
-        """The fewest replicas that a workload asked for at any time since."""
+        """The fewest replicas that a workload requested at any time since."""
         return min((want for _, _, want in self._wanted_since(uid, since_s)), default=0)
 
     def _wanted_since(self, uid: str, since_s: float) -> list[tuple[float, int, int]]:

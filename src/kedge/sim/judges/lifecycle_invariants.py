@@ -100,7 +100,7 @@ def nothing_is_destroyed_on_suspicion_alone(step: Step) -> Iterator[Finding]:
 def the_last_healthy_replica_is_not_removed(step: Step) -> Iterator[Finding]:
     """No controller removes the only ready replica of a workload, once it has had time to see that it is the last.
 
-    Except where a user asked for it; see `disruptions`.
+    Except where a user requested it; see `disruptions`.
     """
     if not step.controller:
         return

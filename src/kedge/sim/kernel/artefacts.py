@@ -36,7 +36,7 @@ CODEC_VERSION: Final = 1
 
 
 class BadArtefact(BadKeptFile):
-    """The file has no run that this build can replay. The message says what is wrong with it."""
+    """The file has no run that this build can replay. The message has the reason."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -177,7 +177,7 @@ def read_artefact(path: Path) -> Artefact:
     """Read a file that `write_artefact` wrote. Damage outside the run, tape and trace is in `gaps`.
 
     Raises:
-        BadKeptFile: it is no kept file, or of another version.
+        BadKeptFile: it is not a kept file, or of another version.
         BadArtefact: it has no run that can be replayed.
     """
     own: dict[str, bytes] = {}

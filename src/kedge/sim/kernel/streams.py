@@ -45,7 +45,7 @@ class PushSource(Protocol):
 class RemoteStream(AsyncIterator[Any]):
     """The receiving end of a stream. Ends by `StopAsyncIteration`, by the sender's error, or by `Unavailable`.
 
-    It is a `PushSource` as well, for a reader that asks for it.
+    It is a `PushSource` as well, for a reader that uses it as one.
     """
 
     pushes = False

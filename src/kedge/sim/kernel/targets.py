@@ -131,7 +131,7 @@ def find_target(reference: str) -> SimulationTarget:
     """The target a reference names; any async function of one argument is a target."""
     place, _, name = reference.replace("::", ":").rpartition(":")
     if not place or not name:
-        raise UnknownTarget(f"{reference!r} is no target: give package.module:function or file.py:function")
+        raise UnknownTarget(f"{reference!r} is not a target: give package.module:function or file.py:function")
     found: Any = _load(place, reference)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -102,7 +102,7 @@ class ScriptedCluster(Cluster):
 
 
 class _LateStream:
-    """A watch whose events are held back while the script says so, and then delivered in order."""
+    """A watch whose events are held back while the script requires it, and then delivered in order."""
 
     def __init__(self, stream: Any, host: str, kind: str, script: FaultScript) -> None:
         self._stream = stream

@@ -17,6 +17,8 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import POD_KIND, SCHEDULING_POLICY_KIND
 from kedge.errors import KedgeError
 from kedge.keys import Key
+from kedge.runtime.controller import Controller
+from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Node
 from kedge.sim.cluster.admission import PolicyPlan, chain_of
 from kedge.sim.cluster.users import User
@@ -104,8 +106,9 @@ class ScenarioState:
             if not process.host.up or any(p.host is process.host for p in self._later_processes(process)):
                 continue
             for each in process.components:
-                election = getattr(each, "_election", None)
-                if getattr(each, "name", "") == component and election is not None and election.leadership is not None:
+                if not isinstance(each, Controller | Scheduler) or each.name != component:
+                    continue
+                if each.leadership is not None:
                     return process.host
         raise StepFailed(f"{component} has no leader now: wait for one, or correct the name")
 
@@ -330,7 +333,7 @@ async def change_admission(state: ScenarioState, args: Any) -> None:
     """Replace the admission policies, on every server or on the one that is named."""
     servers = [host.name for host in state.cluster.servers]
     if args["server"] and args["server"] not in servers:
-        raise StepFailed(f"there is no server {args['server']}: there is {', '.join(servers)}")
+        raise StepFailed(f"there is no server {args['server']}: the scenario has {', '.join(servers)}")
     state.admissions += 1
     chain = chain_of(args["policies"], revision=state.admissions)
     state.cluster.admit_by(chain, servers=[args["server"]] if args["server"] else ())
@@ -459,7 +462,7 @@ async def repair_scans(state: ScenarioState, args: Any) -> None:
     """Start the repair controllers: the first scan covers every object, and they keep running."""
     for each in args["for"]:
         if each not in REPAIR:
-            raise StepFailed(f"there is no repair controller {each!r}: there is {', '.join(REPAIR)}")
+            raise StepFailed(f"there is no repair controller {each!r}: use {', '.join(REPAIR)}")
     state.scans += 1
     state.cluster.boot(f"repair-{state.scans}", [controller_maker(name) for name in args["for"]])
 

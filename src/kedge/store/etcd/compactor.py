@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from kedge.backoff import jittered
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import NO_REVISION, Revision
@@ -28,7 +29,7 @@ async def compact_periodically(store: EtcdStore, transport: EtcdTransport, layou
     turn, then, incarnation = 0, NO_REVISION, store.incarnation
     while True:
         # Jitter, so that the servers do not try at the same time.
-        await asyncio.sleep(env.limits.history_s * (1 + 0.1 * env.random.random()))
+        await asyncio.sleep(jittered(env.limits.history_s, env.random, (1.0, 1.1)))
         try:
             now: Revision = await store.revision()
             response = await transport.send_once(TXN, plan_compaction_turn(layout, turn))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 from typing import Any
 
-from tests.kit.api_server import exchange, local_api
+from tests.kit.api_server import TrustingAuthenticator, exchange, local_api
 from tests.kit.loops import on_loop
+
+from kedge.env import system_env
+from kedge.limits import Limits
+from kedge.server.http.server import ApiServer
+from kedge.server.service import Service
+from kedge.store.memory import MemoryStore
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
@@ -70,3 +78,51 @@ async def test_an_unknown_field_in_a_merge_patch_is_a_warning_or_an_error() -> N
         removes: dict[str, Any] = {"dat": None, "$setElementOrder/finalizers": []}
         code, _, _ = await sent(port, "PATCH", strict, removes, STRATEGIC)
         assert code == 200
+
+
+@on_loop
+async def test_deleting_a_pod_returns_the_pod_and_deleting_a_config_map_a_status() -> None:
+    async with local_api() as (_, port):
+        await create_config_map(port, "a")
+        pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        await sent(port, "POST", "/api/v1/namespaces/default/pods", pod)
+        _, _, deleted_pod = await sent(port, "DELETE", "/api/v1/namespaces/default/pods/p?gracePeriodSeconds=0")
+        _, _, deleted_map = await sent(port, "DELETE", f"{CONFIG_MAPS}/a")
+    assert (deleted_pod["kind"], deleted_pod["metadata"]["name"]) == ("Pod", "p")
+    assert (deleted_map["kind"], deleted_map["details"]["kind"]) == ("Status", "configmaps")
+
+
+@on_loop
+async def test_a_watch_from_a_compacted_revision_is_a_stream_with_one_error() -> None:
+    env = system_env()
+    store = MemoryStore(env)
+    server = ApiServer(Service(store, env), env, authenticator=TrustingAuthenticator())
+    port = await server.start("127.0.0.1", 0, None)
+    for name in ("a", "b", "default"):
+        _, _, made = await sent(port, "POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    await store.compact(int(made["metadata"]["resourceVersion"]))
+    reply = await exchange(port, request("GET", "/api/v1/namespaces?watch=1&resourceVersion=1"), end=False)
+    await server.stop()
+    await store.close()
+    assert reply.startswith(b"HTTP/1.1 200")
+    assert b'{"type":"ERROR","object":{"kind":"Status"' in reply
+    assert b'"code":410' in reply
+    assert reply.endswith(b"0\r\n\r\n")
+
+
+@on_loop
+async def test_the_stream_of_a_watcher_that_lags_ends_without_an_error() -> None:
+    limits = dataclasses.replace(Limits(), watch_backlog_max=4)
+    async with local_api(limits=limits) as (_, port):
+        await create_config_map(port, "first")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_000)
+        writer.write(request("GET", f"{CONFIG_MAPS}?watch=1"))
+        await reader.readuntil(b"ADDED")
+        for number in range(30):
+            body = {"metadata": {"name": f"m{number}"}, "data": {"x": "x" * 500_000}}
+            await sent(port, "POST", CONFIG_MAPS, body)
+        rest = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+    assert b'"type":"ERROR"' not in rest
+    assert rest.count(b'"type":"ADDED"') < 30
+    assert rest.endswith(b"0\r\n\r\n")

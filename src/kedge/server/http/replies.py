@@ -28,6 +28,8 @@ SLICE_ITEMS = 32
 """Items of a list that are written before other requests get a turn."""
 _GZIP_BYTES_MIN = 128 * 1024
 """Smaller bodies are sent as they are, as in Kubernetes."""
+_RETURNED_WHEN_DELETED = frozenset({"Pod", "Service", "ResourceQuota"})
+"""Kinds whose deletion returns the object, as Kubernetes' schema declares; that of others returns a `Status`."""
 _SHOWN = 200
 """Characters of one warning that are sent; more would not fit beside others into a header."""
 
@@ -72,7 +74,7 @@ class Replier:
         self.found(written.object, form, code, (*written.warnings, *warnings))
 
     def removed(self, written: Written, form: ReplyForm) -> None:
-        """The reply to a delete: a `Status` once the object is gone, the object while it still ends."""
+        """The reply to a delete: the object while it still ends; once gone a `Status`, or the object for some kinds."""
         if not written.removed:
             self.written(written, form)
             return
@@ -81,6 +83,9 @@ class Replier:
             self.raw(written.object.json(), 200, headers)
             return
         found = written.object
+        if found.kind.key_kind in _RETURNED_WHEN_DELETED:
+            self.found(found, form)
+            return
         details = {"name": found.key.name, "group": found.kind.group, "kind": found.kind.plural, "uid": found.uid}
         self.value({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,

@@ -42,7 +42,7 @@ from kedge.api.requests import (
 from kedge.api.types import type_table
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, RESERVATION_KIND
 from kedge.env import Env
-from kedge.errors import BadRequest, MethodNotAllowed, NotFound
+from kedge.errors import BadRequest, Compacted, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key, Origin
 from kedge.server.http import parameters
 from kedge.server.http.access import Attributes, Caller, check_allowed
@@ -188,10 +188,16 @@ class _Call:
     async def watch(self) -> None:
         options = parameters.watch_options(self._query, self._path.namespace, caller=self._caller.user)
         resources = self._resources
-        stream = await resources.service.open_event_stream(OpenWatch(self._kind, options))
         include = self._query.get("includeObject", "Metadata")
         origins = http_headers.ORIGINS in self._request.headers
         writer = WatchWriter(resources.env, self._exchange, self._kind, self._form, include, origins=origins)
+        try:
+            stream = await resources.service.open_event_stream(OpenWatch(self._kind, options))
+        except Compacted as error:
+            if origins:
+                raise
+            writer.refuse(error)
+            return
         await writer.run(stream, resources.stopping, bookmarks=options.allow_bookmarks)
 
     # -- writes ------------------------------------------------------------------------------------

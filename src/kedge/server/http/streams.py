@@ -1,7 +1,8 @@
 """Watches on the wire: one line of JSON an event, for as long as the client listens.
 
-The stream ends with its timeout, with the client, or with the server: then a bookmark marks how far it came. An error
-in mid-stream is an event of type ERROR, as Kubernetes' clients expect.
+The stream ends with its timeout, with the client, or with the server: then a bookmark marks how far it came. A start
+that is compacted is an event of type ERROR with code 410, as in Kubernetes: clients list again on it. After any other
+error the stream just ends, and clients resume after their last event; several take another ERROR for fatal.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kedge.api.kinds import Kind
 from kedge.api.requests import EventType, WatchEvent
 from kedge.api.wellknown import INITIAL_EVENTS_END
 from kedge.env import Env
-from kedge.errors import OperatingError, to_status
+from kedge.errors import Compacted, OperatingError, to_status
 from kedge.keys import NO_REVISION, Revision
 from kedge.server.http.connection import Exchange
 from kedge.server.http.negotiation import ReplyForm
@@ -67,13 +68,20 @@ class WatchWriter:
             if stopping.is_set() and bookmarks and self._revision != NO_REVISION:
                 exchange.write(self.lines([WatchEvent(EventType.BOOKMARK, None, self._revision)]))
         except OperatingError as error:
-            exchange.write(_encode({"type": "ERROR", "object": to_status(error)}) + b"\n")
+            if self._origins or isinstance(error, Compacted):
+                exchange.write(_error_line(error))
         finally:
             stream.close()
             for end in ends:
                 end.cancel()
         if not exchange.closed:
             exchange.end()
+
+    def refuse(self, error: Compacted) -> None:
+        """The whole reply to a watch whose start is compacted."""
+        self._exchange.start(200)
+        self._exchange.write(_error_line(error))
+        self._exchange.end()
 
     def lines(self, events: Sequence[WatchEvent]) -> bytes:
         self._revision = events[-1].revision
@@ -98,6 +106,10 @@ class WatchWriter:
         if initial_end:
             metadata["annotations"] = _INITIAL_END
         return {"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": metadata}
+
+
+def _error_line(error: OperatingError) -> bytes:
+    return _encode({"type": "ERROR", "object": to_status(error)}) + b"\n"
 
 
 async def _next(stream: EventStream) -> Sequence[WatchEvent] | None:

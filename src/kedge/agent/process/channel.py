@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,11 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from kedge.agent.process import keeper
+from kedge.agent.process.keeper_client import UNSENT_BYTES_MAX
 from kedge.errors import OutcomeUnknown, Unavailable
 
 START_S = 20.0
 """A keeper that does not serve by then has failed; the reason is in its log."""
+START_AGAIN_S = 1.0
+"""An earlier keeper that is about to end makes the new one end too: start one more."""
+REPLY_S = 30.0
+"""A keeper that is paused or stuck must not hold up the agent for longer."""
 SOCKET = "keeper.sock"
+LOCK = "keeper.lock"
 
 
 class KeeperChannel:
@@ -37,7 +45,7 @@ class KeeperChannel:
 
         Raises:
             Unavailable: the keeper cannot be reached or refused; nothing was done.
-            OutcomeUnknown: the connection broke before the reply.
+            OutcomeUnknown: the connection broke, or there was no reply in time.
         """
         writer = await self._connected()
         number = next(self._numbers)
@@ -45,20 +53,24 @@ class KeeperChannel:
         self._waiting[number] = reply
         try:
             writer.write(json.dumps({"id": number, "op": op, **parts}).encode() + b"\n")
-            return await reply
+            async with asyncio.timeout(REPLY_S):
+                return await reply
+        except TimeoutError as error:
+            raise OutcomeUnknown(
+                f"the keeper of {self._folder} did not reply in {REPLY_S:.0f} s: list again"
+            ) from error
         finally:
             self._waiting.pop(number, None)
 
     async def wait_ended(self, *, within_s: float) -> None:
-        """Wait until the keeper has ended: it removes its socket as the last thing.
+        """Wait until no keeper runs: each holds the lock until it has ended.
 
         Raises:
             Unavailable: it still runs.
         """
-        path = self._folder / SOCKET
         try:
             async with asyncio.timeout(within_s):
-                while path.exists():  # noqa: ASYNC110  # the keeper is another process: there is no event to wait for
+                while not _is_free(self._folder / LOCK):  # noqa: ASYNC110  # another process: there is no event
                     await asyncio.sleep(0.02)
         except TimeoutError as error:
             raise Unavailable(f"the keeper of {self._folder} still runs: see {self._folder / 'keeper.log'}") from error
@@ -74,26 +86,32 @@ class KeeperChannel:
     async def _connected(self) -> asyncio.StreamWriter:
         async with self._connecting:
             if self._writer is None or self._writer.is_closing():
+                if self._reading is not None:
+                    await asyncio.wait(
+                        [self._reading]
+                    )  # it fails the requests of the connection that broke, and no later one
                 reader, self._writer = await self._open()
-                self._reading = asyncio.get_running_loop().create_task(self._read(reader), name="keeper")
+                self._reading = asyncio.get_running_loop().create_task(self._read(reader, self._writer), name="keeper")
             return self._writer
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        path = self._folder / SOCKET
         with suppress(OSError):
-            return await asyncio.open_unix_connection(path, limit=keeper.LINE_BYTES_MAX)
-        start_keeper(self._folder)
+            return await _connect(self._folder)
+        log = self._folder / "keeper.log"
         try:
             async with asyncio.timeout(START_S):
                 while True:
-                    with suppress(OSError):
-                        return await asyncio.open_unix_connection(path, limit=keeper.LINE_BYTES_MAX)
-                    await asyncio.sleep(0.02)
+                    start_keeper(self._folder)
+                    for _ in range(round(START_AGAIN_S / 0.02)):
+                        with suppress(OSError):
+                            return await _connect(self._folder)
+                        await asyncio.sleep(0.02)
         except TimeoutError as error:
-            log = self._folder / "keeper.log"
             raise Unavailable(f"the keeper of {self._folder} does not answer: see {log}") from error
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Unavailable(f"no keeper can be started in {self._folder}: {error}: see {log}") from error
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
                 message = json.loads(line)
@@ -110,16 +128,24 @@ class KeeperChannel:
         except (OSError, ValueError):
             pass
         finally:
-            if self._writer is not None:
-                self._writer.close()
+            writer.close()
             for reply in self._waiting.values():
                 if not reply.done():
-                    reply.set_exception(OutcomeUnknown("the connection to the keeper broke: look what runs"))
+                    reply.set_exception(OutcomeUnknown("the connection to the keeper broke: list what runs"))
+
+
+async def _connect(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect through a descriptor of the folder: the path of a socket is at most 107 bytes, a folder may be deeper."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return await asyncio.open_unix_connection(f"/proc/self/fd/{descriptor}/{SOCKET}", limit=2 * UNSENT_BYTES_MAX)
+    finally:
+        os.close(descriptor)
 
 
 def start_keeper(folder: Path) -> None:
     """Start a keeper that outlives this process. A second one of the same folder ends at once."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / "keeper.log").open("ab") as log:
         subprocess.run(
             [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
@@ -130,3 +156,27 @@ def start_keeper(folder: Path) -> None:
             close_fds=True,
             check=True,
         )
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        pass
+    return True
+
+
+def may_hold_processes(folder: Path) -> bool:
+    """Whether a keeper of this folder runs, or one that was killed may have left processes."""
+    if (folder / SOCKET).exists():
+        return True
+    for path in (folder / "processes").glob("*.json"):
+        try:
+            if not json.loads(path.read_bytes())["ended"]:
+                return True
+        except (OSError, LookupError, TypeError, ValueError):
+            return True
+    return False

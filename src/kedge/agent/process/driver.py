@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from kedge.agent.core.driver import CannotStart, Consumption, ContainerProcess, Identity
-from kedge.agent.process.channel import KeeperChannel
+from kedge.agent.process.channel import KeeperChannel, may_hold_processes
+from kedge.agent.process.keeper_client import clock_s
 from kedge.api.views import Container, PodView, Probe
-from kedge.errors import OutcomeUnknown
+from kedge.errors import OutcomeUnknown, Unavailable
 
 _REFERENCE = re.compile(r"\$(\$)?\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _SHUTDOWN_S = 10.0
 """A killed process is gone in milliseconds; a machine may be busy."""
+_SHUTDOWNS = 3
+"""A keeper that is killed while it shuts down leaves processes to the next one."""
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 
 
@@ -31,7 +34,7 @@ class ProcessDriver:
 
     def __init__(self, folder: Path, *, environment: Mapping[str, str], subnet: int = 0) -> None:
         """`environment` is the agent's own, of which a few variables are passed on; `subnet` is the node's number."""
-        self._folder = folder
+        self._folder = folder = folder.absolute()  # the keeper has another working directory
         self._base = {name: environment[name] for name in _PASSED_ON if name in environment}
         self._subnet = subnet
         self._addresses: dict[str, str] = {}
@@ -63,10 +66,10 @@ class ProcessDriver:
             "cwd": container.working_dir or str(_made(folder)),
             "log": str(_made(folder / container.name) / f"{identity.attempt}.log"),
         }
-        await self._ask_again("start", record=record, keep_s=keep_s)
+        await self._ask_again("start", record=record, keep_until_s=None if keep_s is None else clock_s() + keep_s)
 
     async def keep(self, identity: Identity, for_s: float) -> None:
-        await self._ask_again("keep", process=record_id(identity), for_s=for_s)
+        await self._ask_again("keep", process=record_id(identity), until_s=clock_s() + for_s)
 
     async def stop(self, identity: Identity, *, grace_s: float) -> None:
         await self._ask_again("stop", process=record_id(identity), grace_s=grace_s)
@@ -103,9 +106,13 @@ class ProcessDriver:
         Raises:
             Unavailable: something still runs after the grace and a while: look at the keeper's log.
         """
-        with suppress(OutcomeUnknown):  # the keeper may end before its reply is read
-            await self._channel.call("shutdown", grace_s=grace_s)
-        await self._channel.wait_ended(within_s=grace_s + _SHUTDOWN_S)
+        for _ in range(_SHUTDOWNS):
+            with suppress(OutcomeUnknown):  # the keeper may end before its reply is read
+                await self._channel.call("shutdown", grace_s=grace_s)
+            await self._channel.wait_ended(within_s=grace_s + _SHUTDOWN_S)
+            if not may_hold_processes(self._folder):
+                return
+        raise Unavailable(f"processes of {self._folder} may still run: see {self._folder / 'keeper.log'}")
 
     async def close(self) -> None:
         """Let go of the keeper; processes live on."""
@@ -198,7 +205,10 @@ def _moment(text: str) -> datetime:
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise Unavailable(f"{folder} cannot be made: {error}: free the disk, or make it writable") from error
     return folder
 
 

@@ -6,7 +6,6 @@ Each runs a program of `tests/e2e/clients` in a process of its own: it has its o
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def environment(server: ServerProcess) -> dict[str, str]:
     # An empty PYTHONWARNINGS: these programs may warn.
-    return {**os.environ, "KUBECONFIG": str(server.kubeconfig), "HOME": str(server.state), "PYTHONWARNINGS": ""}
+    return {**server.client_environment, "PYTHONWARNINGS": ""}
 
 
 @pytest.mark.parametrize("client", ["kubernetes", "leader", "kubernetes_asyncio", "lightkube", "kr8s"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,146 @@ def test_the_next_start_keeps_state_certificates_and_kubeconfig(tmp_path: Path) 
         first.kill()
         first.start(f"127.0.0.1:{port}")
         assert first.kubectl("get", "cm", "kept", "-o", "jsonpath={.data.a}") == "1"
+
+
+def test_nodes_are_tainted_cordoned_and_drained(server: ServerProcess) -> None:
+    server.kubectl("create", "-f", "-", stdin="apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n")
+    taints = ("get", "node", "node-1", "-o", "jsonpath={.spec.taints}")
+    server.kubectl("taint", "nodes", "node-1", "dedicated=a:NoSchedule")
+    assert json.loads(server.kubectl(*taints)) == [{"effect": "NoSchedule", "key": "dedicated", "value": "a"}]
+    assert "already has" in server.kubectl("taint", "nodes", "node-1", "dedicated=b:NoSchedule", check=False)
+    server.kubectl("taint", "nodes", "node-1", "dedicated=b:NoSchedule", "--overwrite")
+    assert json.loads(server.kubectl(*taints))[0]["value"] == "b"
+    server.kubectl("taint", "nodes", "node-1", "dedicated:NoSchedule-")
+    assert server.kubectl(*taints) == ""
+    server.kubectl("cordon", "node-1")
+    assert "SchedulingDisabled" in server.kubectl("get", "nodes")
+    server.kubectl("uncordon", "node-1")
+    assert "SchedulingDisabled" not in server.kubectl("get", "nodes")
+    assert "drained" in server.kubectl("drain", "node-1", "--ignore-daemonsets")
+
+
+def test_wait_sees_values_conditions_and_deletions(server: ServerProcess) -> None:
+    server.kubectl("create", "configmap", "awaited", "--from-literal=a=1")
+    assert "condition met" in server.kubectl("wait", "cm/awaited", "--for=jsonpath={.data.a}=1", "--timeout=20s")
+    late = server.kubectl("wait", "cm/awaited", "--for=jsonpath={.data.a}=2", "--timeout=1s", check=False)
+    assert "timed out" in late
+    server.kubectl("create", "deployment", "awaited", "--image=x")
+    condition = '{"status":{"conditions":[{"type":"Available","status":"True"}]}}'
+    available = ("wait", "deploy/awaited", "--for=condition=Available", "--timeout=20s")
+    with server.started("kubectl", *available) as waiting:
+        server.kubectl("patch", "deploy", "awaited", "--subresource=status", "--type=merge", "-p", condition)
+        assert waiting.wait(30) == 0
+    with server.started("kubectl", "wait", "cm/awaited", "--for=delete", "--timeout=20s") as waiting:
+        server.kubectl("delete", "cm", "awaited")
+        assert waiting.wait(30) == 0
+
+
+def test_get_watch_prints_each_change(server: ServerProcess, tmp_path: Path) -> None:
+    server.kubectl("create", "configmap", "followed", "--from-literal=a=1")
+    shown = tmp_path / "watch"
+    selector = "--field-selector=metadata.name=followed"
+    with shown.open("wb") as output:
+        command = ("kubectl", "get", "cm", selector, "-w", "--output-watch-events")
+        with server.started(*command, stdout=output) as watching:
+            wait_until(lambda: "ADDED" in shown.read_text())
+            server.kubectl("patch", "cm", "followed", "-p", '{"data":{"b":"2"}}')
+            server.kubectl("delete", "cm", "followed")
+            wait_until(lambda: "DELETED" in shown.read_text())
+            watching.terminate()
+    rows = [line.split()[:3] for line in shown.read_text().splitlines()]
+    assert rows[0] == ["EVENT", "NAME", "DATA"]
+    assert rows[1:] == [["ADDED", "followed", "1"], ["MODIFIED", "followed", "2"], ["DELETED", "followed", "2"]]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_replace_is_refused_when_it_is_stale(server: ServerProcess) -> None:
+    server.kubectl("create", "configmap", "replaced", "--from-literal=a=1")
+    old = server.kubectl("get", "cm", "replaced", "-o", "json")
+    assert "replaced" in server.kubectl("replace", "-f", "-", stdin=old.replace('"a": "1"', '"a": "2"'))
+    assert "Conflict" in server.kubectl("replace", "-f", "-", stdin=old, check=False)
+    assert "replaced" in server.kubectl("replace", "--force", "-f", "-", stdin=old)
+    assert server.kubectl("get", "cm", "replaced", "-o", "jsonpath={.data.a}") == "1"
+
+
+def test_delete_passes_its_propagation_on(server: ServerProcess) -> None:
+    """Without a garbage collector the finalizers of foreground and orphan stay, and show what was asked for."""
+    finalizers = ("-o", "jsonpath={.metadata.finalizers[0]}")
+    for policy, finalizer in (("foreground", "foregroundDeletion"), ("orphan", "orphan")):
+        server.kubectl("create", "deployment", policy, "--image=x")
+        server.kubectl("delete", "deployment", policy, f"--cascade={policy}", "--wait=false")
+        assert server.kubectl("get", "deployment", policy, *finalizers) == finalizer
+    server.kubectl("create", "deployment", "background", "--image=x")
+    server.kubectl("delete", "deployment", "background", "--cascade=background")
+    assert "NotFound" in server.kubectl("get", "deployment", "background", check=False)
+
+
+def test_autoscale_sends_an_older_version_of_the_kind(server: ServerProcess) -> None:
+    server.kubectl("create", "deployment", "scaled", "--image=x")
+    assert "autoscaled" in server.kubectl("autoscale", "deployment", "scaled", "--max=3", "--cpu-percent=50")
+    assert "50%" in server.kubectl("describe", "hpa", "scaled")
+    assert "Deployment/scaled" in server.kubectl("get", "hpa")
+
+
+def test_describe_shows_events(server: ServerProcess) -> None:
+    server.kubectl("create", "configmap", "described")
+    about = json.loads(server.kubectl("get", "cm", "described", "-o", "json"))["metadata"]
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "described-"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": "described",
+            "namespace": "default",
+            "uid": about["uid"],
+        },
+        "reason": "Seen",
+        "message": "it is here",
+        "type": "Normal",
+        "count": 2,
+    }
+    server.kubectl("create", "-f", "-", stdin=json.dumps(event))
+    assert "it is here" in server.kubectl("describe", "cm", "described")
+    assert "it is here" in server.kubectl("events", "--for", "configmap/described")
+    assert "Seen" in server.kubectl("get", "events", "--field-selector", "involvedObject.name=described")
+
+
+def test_requests_as_another_user_have_that_users_rights(server: ServerProcess) -> None:
+    assert server.kubectl("auth", "can-i", "*", "*").strip() == "yes"
+    assert "[*]" in server.kubectl("auth", "can-i", "--list")
+    assert server.kubectl("auth", "can-i", "get", "pods", "--as=someone", check=False).strip() == "no"
+    assert "Forbidden" in server.kubectl("get", "pods", "--as=someone", check=False)
+    assert "someone" in server.kubectl("auth", "whoami", "--as=someone")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("job", "made", "--image=x", "--", "true"),
+        ("secret", "generic", "made", "--from-literal=a=b"),
+        ("service", "clusterip", "made", "--tcp=80:80"),
+        ("quota", "made", "--hard=pods=300"),
+        ("poddisruptionbudget", "made", "--selector=a=b", "--min-available=1"),
+        ("priorityclass", "made", "--value=10"),
+    ],
+)
+def test_create_has_a_generator_for(server: ServerProcess, arguments: tuple[str, ...]) -> None:
+    assert "created" in server.kubectl("create", *arguments)
+    assert server.kubectl("get", arguments[0], "made", "-o", "jsonpath={.metadata.name}") == "made"
+
+
+def test_commands_that_are_not_served_are_refused_with_a_reason(server: ServerProcess) -> None:
+    server.kubectl("run", "lonely", "--image=x")
+    assert "Metrics API not available" in server.kubectl("top", "nodes", check=False)
+    assert "no subresource 'exec'" in server.kubectl("exec", "lonely", "--", "true", check=False)
+    assert "no subresource 'log'" in server.kubectl("logs", "lonely", check=False)
+    assert "ephemeral containers are disabled" in server.kubectl("debug", "lonely", "--image=x", check=False)
+    assert "could not find" in server.kubectl("create", "serviceaccount", "a", check=False)

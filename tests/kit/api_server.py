@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import IO
 
 from kedge.env import Env, system_env
 from kedge.limits import Limits
@@ -121,11 +122,26 @@ class ServerProcess:
         if self._process is not None and self._process.poll() is None:
             self.kill()
 
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The environment of a client process of this server."""
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.state)}
+
+    @contextmanager
+    def started(self, *command: str, stdout: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A client process beside the test; ended with it."""
+        process = subprocess.Popen(command, env=self.client_environment, stdout=stdout)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(60)
+
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True, timeout_s: float = 60.0) -> str:
         """Run the kubectl on the path and return what it prints; both streams, when it fails."""
         done = subprocess.run(
             ["kubectl", *arguments],
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.state)},
+            env=self.client_environment,
             input=stdin,
             capture_output=True,
             text=True,

@@ -126,3 +126,40 @@ async def test_the_stream_of_a_watcher_that_lags_ends_without_an_error() -> None
     assert b'"type":"ERROR"' not in rest
     assert rest.count(b'"type":"ADDED"') < 30
     assert rest.endswith(b"0\r\n\r\n")
+
+
+@on_loop
+async def test_every_failure_has_details() -> None:
+    async with local_api() as (_, port):
+        _, _, status = await sent(port, "GET", "/api/v1/namespaces/default/pods/p/ephemeralcontainers")
+    assert (status["reason"], status["details"]) == ("NotFound", {})
+
+
+@on_loop
+async def test_a_request_to_switch_protocols_is_answered_as_plain_http() -> None:
+    head = b"GET /api/v1/namespaces/default/pods/p/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+    async with local_api() as (_, port):
+        reply = await exchange(port, head + b"Upgrade: websocket\r\n\r\n", b"\x81\x00 more", end=False)
+    assert reply.startswith(b"HTTP/1.1 404")
+    assert b'"reason":"NotFound"' in reply
+
+
+@on_loop
+async def test_an_autoscaler_of_the_older_version_is_stored_in_the_newer() -> None:
+    path = "/apis/autoscaling/{}/namespaces/default/horizontalpodautoscalers"
+    target = {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}
+    body = {
+        "apiVersion": "autoscaling/v1",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "d"},
+        "spec": {"scaleTargetRef": target, "maxReplicas": 3, "targetCPUUtilizationPercentage": 50},
+    }
+    async with local_api() as (_, port):
+        await create_config_map(port, "a")
+        code, _, made = await sent(port, "POST", path.format("v1"), body)
+        _, _, stored = await sent(port, "GET", path.format("v2") + "/d")
+        refused, _, _ = await sent(port, "GET", path.format("v1") + "/d")
+    assert (code, made["apiVersion"], refused) == (201, "autoscaling/v1", 405)
+    assert made["spec"]["targetCPUUtilizationPercentage"] == 50
+    (metric,) = stored["spec"]["metrics"]
+    assert metric["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}

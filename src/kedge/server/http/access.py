@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kedge.errors import Forbidden, Unauthorized
+from kedge.errors import BadRequest, Forbidden, Unauthorized
 from kedge.server.http.connection import HttpRequest
 
 MASTERS = "system:masters"
@@ -63,6 +63,29 @@ class Authenticator:
                     return caller
             raise Unauthorized("the token is not known here: get a new one, or use a client certificate")
         raise Unauthorized("authentication is required: send a client certificate of this cluster, or a bearer token")
+
+
+def acting_caller(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
+    """The caller itself, or the user that an administrator impersonates (`kubectl --as`).
+
+    Raises:
+        BadRequest: groups are impersonated without a user.
+        Forbidden: the caller is no administrator.
+    """
+    user = headers.get(b"impersonate-user")
+    groups = headers.get(b"impersonate-group", b"")
+    if user is None:
+        if groups:
+            raise BadRequest("Impersonate-Group needs Impersonate-User: send both")
+        return caller
+    name = user.decode("latin-1")
+    if MASTERS not in caller.groups:
+        raise Forbidden(
+            f'users "{name}" is forbidden: User "{caller.user}" cannot impersonate resource "users" in API group ""'
+            " at the cluster scope"
+        )
+    named = tuple(each.strip() for each in groups.decode("latin-1").split(",") if each.strip())
+    return Caller(name, (*named, AUTHENTICATED))
 
 
 def _of_certificate(peer: Mapping[str, Any]) -> Caller:

@@ -17,7 +17,7 @@ from kedge.api.requests import List, ListOptions
 from kedge.api.types import type_table
 from kedge.env import Env
 from kedge.errors import Forbidden, NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable
-from kedge.server.http.access import MASTERS, OPEN_PATHS, Attributes, Authenticator, Caller, allows
+from kedge.server.http.access import MASTERS, OPEN_PATHS, Attributes, Authenticator, Caller, acting_caller, allows
 from kedge.server.http.bodies import read_options
 from kedge.server.http.connection import Exchange, Header, HttpRequest
 from kedge.server.http.discovery import Discovery
@@ -99,7 +99,7 @@ class ApiHandler:
             else:
                 await self._health(request, exchange)
             return
-        caller = self._authenticator.caller(request)
+        caller = acting_caller(self._authenticator.caller(request), request.headers)
         page = self._pages.get(path.rstrip(b"/") or b"/")
         if page is not None:
             page(request, exchange)

@@ -156,7 +156,8 @@ class HttpConnection(asyncio.Protocol):
         except HttpError as error:
             self._refuse(error)
         except httptools.HttpParserUpgrade:
-            self._refuse(HttpError(400, "BadRequest", "this server does not switch protocols here"))
+            # The request is answered as plain HTTP, and its connection closed: later bytes may be of another protocol.
+            self._failed = True
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._refuse(
@@ -209,7 +210,7 @@ class HttpConnection(asyncio.Protocol):
         self._reading_head = False
         request, parser = self._request, self._parser
         request.method = parser.get_method().decode("latin-1")
-        request.keep_alive = parser.should_keep_alive()
+        request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         request.version = parser.get_http_version()
         request.peer = self._peer
         if b"?" in request.path:

@@ -44,7 +44,7 @@ from kedge.api.wellknown import NODE_ALLOCATION_KIND, RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import BadRequest, Compacted, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key, Origin
-from kedge.server.http import parameters
+from kedge.server.http import parameters, versions
 from kedge.server.http.access import Attributes, Caller, check_allowed
 from kedge.server.http.bodies import read_object, read_options, read_patch, unknown_fields
 from kedge.server.http.connection import Exchange, HttpRequest
@@ -75,11 +75,17 @@ class Resources:
 
     async def serve(self, path: ResourcePath, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
         """Answer one request about a resource."""
+        older = versions.is_older(path)
+        if older:
+            path = versions.stored_path(path, request.method)
         kind = self._kind(path)
         query = parameters.parse_query(request.query)
         verb = _verb(path, request.method, query)
         check_allowed(caller, Attributes(verb, path.group, path.resource, path.subresource, path.namespace, path.name))
         call = _Call(self, path, kind, query, request, exchange, caller)
+        if older:
+            await call.create_older()
+            return
         match verb:
             case "get":
                 await call.get()
@@ -223,6 +229,12 @@ class _Call:
         body, warnings = self._object()
         written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
         self._reply.written(written, self._form, 201, warnings)
+
+    async def create_older(self) -> None:
+        """Create an object that is sent in an older version of its kind, and return it in that version."""
+        body = versions.to_stored(read_options(self._request))
+        written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
+        self._reply.value(versions.from_stored(written.object.edit()), 201)
 
     async def _bind(self) -> None:
         body = read_options(self._request)

@@ -31,6 +31,7 @@ def error_body(error: OperatingError, kinds: Registry) -> tuple[int, bytes]:
     `details.kind` is the plural, as in Kubernetes, except in an `Invalid`, where it is the kind.
     """
     status = to_status(error)
+    status.setdefault("details", {})  # kubectl debug reads it without a check
     if error.key is not None and not isinstance(error, Invalid):
         with contextlib.suppress(NotFound):  # a kind that is not served has no plural
             status["details"]["kind"] = kinds.of_key_kind(error.key.kind).plural

@@ -78,3 +78,33 @@ def test_the_demo_heals_and_stops_everything_it_started() -> None:
     for line in done.stdout.splitlines():
         if line.startswith("killed process"):
             assert not is_running(int(line.split()[2]))
+
+
+def test_rollouts_are_undone_nodes_drained_and_owned_objects_collected(cluster: UpProcess) -> None:
+    until(lambda: cluster.kubectl("get", "nodes").count(" Ready") == 2, "two nodes are ready")
+    cluster.kubectl("apply", "-f", "-", stdin=MANIFEST)
+    status = ("rollout", "status", "deployment/web", "--timeout=90s")
+    assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
+    cluster.kubectl("set", "env", "deployment/web", "COLOR=blue")
+    assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
+    history = cluster.kubectl("rollout", "history", "deployment/web").split()
+    assert history[-4:] == ["1", "<none>", "2", "<none>"]
+    assert "blue" in cluster.kubectl("rollout", "history", "deployment/web", "--revision=2")
+    cluster.kubectl("rollout", "undo", "deployment/web")
+    assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
+    assert "blue" not in cluster.kubectl("get", "deployment", "web", "-o", "yaml")
+    assert cluster.kubectl("rollout", "history", "deployment/web").split()[-4:] == ["2", "<none>", "3", "<none>"]
+
+    nodes = cluster.kubectl("get", "nodes", "-o", "name").split()
+    drained = nodes[0].removeprefix("node/")
+    assert "drained" in cluster.kubectl("drain", drained, "--ignore-daemonsets", "--timeout=60s", timeout_s=70)
+    on_node = ("get", "pods", f"--field-selector=spec.nodeName={drained},status.phase=Running", "-o", "name")
+    assert cluster.kubectl(*on_node) == ""
+    assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
+
+    cluster.kubectl("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s", timeout_s=70)
+    assert cluster.kubectl("get", "replicasets,pods", "-o", "name") == ""
+    cluster.kubectl("create", "namespace", "gone")
+    cluster.kubectl("create", "configmap", "inside", "-n", "gone")
+    cluster.kubectl("delete", "namespace", "gone", "--timeout=60s", timeout_s=70)
+    assert "NotFound" in cluster.kubectl("get", "configmap", "inside", "-n", "gone", check=False)

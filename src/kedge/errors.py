@@ -151,6 +151,12 @@ class Unavailable(OperatingError):
     code, reason = 503, "ServiceUnavailable"
 
 
+class FutureRevision(Unavailable):
+    """The store did not reach the requested revision in time. List again if it came from another store."""
+
+    code, reason, cause = 504, "Timeout", "FutureRevision"
+
+
 class HeldOff(Unavailable):
     """Nothing was sent: the client's own breaker is open. `Breaker.held_s` is how long; the server may be well."""
 
@@ -220,7 +226,7 @@ def unreachable(value: object) -> NoReturn:
 _CAUSE_PREFIX = "kedge.dev/"
 _CLASSES: tuple[type[OperatingError], ...] = (
     NotFound, Conflict, AlreadyExists, Compacted, Lagged, BadRequest, MethodNotAllowed, NotAcceptable, TooLarge,
-    UnsupportedMediaType, Invalid,
+    UnsupportedMediaType, Invalid, FutureRevision,
     Forbidden, Unauthorized, TooManyRequests, Unavailable, HeldOff, Fenced, Refused, OutcomeUnknown, Terminal,
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
@@ -255,6 +261,13 @@ def to_status(error: OperatingError) -> dict[str, Any]:
         case TooManyRequests():
             details["retryAfterSeconds"] = max(1, round(error.retry_after_s))
             causes = [_extra("RetryAfter", repr(error.retry_after_s))]
+        case FutureRevision():
+            details["retryAfterSeconds"] = 1
+            # client-go recognises it by this cause, and lists again.
+            causes = [
+                _extra(error.cause, ""),
+                {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"},
+            ]
         case _ if error.cause:
             causes = [_extra(error.cause, "")]
     if causes:

@@ -74,12 +74,12 @@ class Operator:
 
 
 @contextmanager
-def kopf_operator(server: ServerProcess, log: Path) -> Iterator[Operator]:
+def kopf_operator(server: ServerProcess, log: Path, *, streaming: bool = False) -> Iterator[Operator]:
+    """With `streaming` it begins with a watch that sends the initial objects, without a list."""
     command = ["-m", "kopf", "run", "--standalone", "--all-namespaces", str(PROGRAMS / "kopf_operator.py")]
+    settings = {**environment(server), **({"INITIAL_STREAMING": "1"} if streaming else {})}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *command], env=environment(server), stdout=output, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen([sys.executable, *command], env=settings, stdout=output, stderr=subprocess.STDOUT)
     operator = Operator(process, log)
     try:
         operator.wait("start", lambda: "Initial authentication has finished" in operator.text)
@@ -127,9 +127,9 @@ def test_a_kopf_operator_handles_the_whole_life_of_an_object(server: ServerProce
 
 
 def test_a_kopf_operator_writes_status_and_events(server: ServerProcess, tmp_path: Path) -> None:
-    with kopf_operator(server, tmp_path / "kopf.log") as operator:
-        server.kubectl("create", "deployment", "watched", "--image=x", "--replicas=2")
-        server.kubectl("label", "deployment", "watched", "session=kopf")
+    server.kubectl("create", "deployment", "watched", "--image=x", "--replicas=2")
+    server.kubectl("label", "deployment", "watched", "session=kopf")
+    with kopf_operator(server, tmp_path / "kopf.log", streaming=True) as operator:
         assert operator.wait_note("deployed", "watched")["replicas"] == 2
         status = {"replicas": 2}
         operator.wait(

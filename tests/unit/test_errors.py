@@ -25,6 +25,7 @@ EVERY = [
     errors.Unauthorized("who"),
     errors.TooManyRequests("later", key=KEY, retry_after_s=2.5),
     errors.Unavailable("down"),
+    errors.FutureRevision("not there yet"),
     errors.HeldOff("not now"),
     errors.Fenced("deposed", key=KEY, revision=12),
     errors.Refused("full", refusal="Resource", key=KEY, revision=99),

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kedge.env import Env
-from kedge.errors import BadRequest, Compacted, Lagged, Unavailable, check
+from kedge.errors import BadRequest, Compacted, FutureRevision, Lagged, Unavailable, check
 from kedge.keys import FENCE, Key, Revision
 from kedge.store.contract import Batch, Change, Entry
 
@@ -193,7 +193,7 @@ class Feed:
             async with asyncio.timeout(self._limits.watch_future_wait_s):
                 await waiter
         except TimeoutError:
-            raise Unavailable(
+            raise FutureRevision(
                 f"revision {revision} is past the newest, {self.revision}, and was not reached within"
                 f" {self._limits.watch_future_wait_s} s: list again if it came from another store"
             ) from None

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import kopf
@@ -21,6 +22,7 @@ def note(handler: str, name: str, **more: Any) -> None:
 def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.posting.enabled = True
     settings.watching.server_timeout = 5
+    settings.watching.initial_streaming = "INITIAL_STREAMING" in os.environ
     settings.peering.standalone = True
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import queue
 from collections.abc import Callable
 
 import pytest
 from kubernetes import client, config, dynamic, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import ConflictError, NotFoundError, UnprocessibleEntityError
+from kubernetes.informer import ADDED, DELETED, SharedInformer
 
 
 def config_map(name: str, **data: str) -> client.V1ConfigMap:
@@ -89,6 +92,23 @@ def watched(core: client.CoreV1Api) -> None:
     assert all(event["type"] == "ADDED" for event in ended)
 
 
+def informed(core: client.CoreV1Api) -> None:
+    """The shared informer fills its cache from a list and follows by watch."""
+    informer = SharedInformer(core.list_namespaced_config_map, namespace="default", label_selector="session=typed")
+    seen: queue.Queue[tuple[str, str]] = queue.Queue()
+    informer.add_event_handler(ADDED, lambda found: seen.put((ADDED, found.metadata.name)))
+    informer.add_event_handler(DELETED, lambda found: seen.put((DELETED, found.metadata.name)))
+    core.create_namespaced_config_map("default", config_map("listed"))
+    informer.start()
+    assert seen.get(timeout=20) == (ADDED, "listed")
+    core.create_namespaced_config_map("default", config_map("followed"))
+    assert seen.get(timeout=20) == (ADDED, "followed")
+    assert informer.cache.get_by_key("default/followed").metadata.name == "followed"
+    for name in ("listed", "followed"):
+        core.delete_namespaced_config_map(name, "default")
+        assert seen.get(timeout=20) == (DELETED, name)
+
+
 def dynamically(api: client.ApiClient) -> None:
     """The dynamic client finds kinds by discovery and writes plain dictionaries."""
     found = dynamic.DynamicClient(api)
@@ -130,9 +150,11 @@ def main() -> None:
     )
     typed(core, client.AppsV1Api())
     watched(core)
+    informed(core)
     with client.ApiClient() as api:
         dynamically(api)
-    print("done")
+    print("done", flush=True)
+    os._exit(0)  # the informer's thread waits for its watch, which has no end
 
 
 if __name__ == "__main__":

@@ -111,6 +111,16 @@ async def test_a_watch_from_a_compacted_revision_is_a_stream_with_one_error() ->
 
 
 @on_loop
+async def test_a_future_revision_is_the_timeout_that_clients_recognise() -> None:
+    limits = dataclasses.replace(Limits(), watch_future_wait_s=0.01)
+    async with local_api(limits=limits) as (_, port):
+        code, head, status = await sent(port, "GET", "/api/v1/namespaces?resourceVersion=999")
+    assert (code, status["reason"]) == (504, "Timeout")
+    assert "ResourceVersionTooLarge" in [cause["reason"] for cause in status["details"]["causes"]]
+    assert "Retry-After: 1" in head
+
+
+@on_loop
 async def test_the_stream_of_a_watcher_that_lags_ends_without_an_error() -> None:
     limits = dataclasses.replace(Limits(), watch_backlog_max=4)
     async with local_api(limits=limits) as (_, port):

@@ -44,8 +44,8 @@ def sound_etcd() -> str | None:
 
 
 def _version(binary: Path) -> str:
-    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
-    return told.partition("etcd Version: ")[2].split("\n")[0].strip()
+    printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
+    return printed.partition("etcd Version: ")[2].split("\n")[0].strip()
 
 
 def free_port() -> int:

@@ -95,10 +95,10 @@ def failing(program: Callable[[Simulation], Any], seeds: range) -> RunOutcome | 
     return next((each for each in (run(program, seed) for seed in seeds) if each.violation is not None), None)
 
 
-def calm(story: Callable[[Simulation], Any]) -> None:
+def without_faults(cluster_program: Callable[[Simulation], Any]) -> None:
     async def program(sim: Simulation) -> None:
         sim.heal()
-        await story(sim)
+        await cluster_program(sim)
 
     outcome = run(program, 1)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"

@@ -76,7 +76,7 @@ CONTROLLERS = [
 ]
 
 
-async def hostile_cluster(sim: Simulation, *, nodes: int, zones: int) -> tuple[Cluster, Judge]:
+async def faulty_cluster(sim: Simulation, *, nodes: int, zones: int) -> tuple[Cluster, Judge]:
     """Three servers, machines over the zones, two managers and two schedulers, judged from the first commit."""
     cluster = Cluster(sim, servers=3, hostile=True, limits=PATIENT)
     judge = Judge(cluster)

@@ -164,7 +164,7 @@ class FaultHarness:
         controller = Controller(spec, ObservedReconciler(self, self.make()), runtime)
         return ControllerProcess(controller, caches, recorder, env, host, host.process.number)
 
-    def believers(self) -> list[str]:
+    def believing_leaders(self) -> list[str]:
         """Running hosts that believe to lead."""
         return [
             each.host.name
@@ -257,7 +257,7 @@ class ObservedReconciler:
             sim.violate("no key runs twice at once", str(key))
         self._running.add(key)
         harness.tokens[ctx.decision] = ctx._fence.revision if ctx._fence is not None else 0
-        sim.sometimes("two believe that they lead", len(harness.believers()) > 1)
+        sim.sometimes("two believe that they lead", len(harness.believing_leaders()) > 1)
         try:
             return await self._inner.reconcile(ctx, key)
         except Fenced:

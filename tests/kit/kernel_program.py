@@ -46,7 +46,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-@simulate(faults=Swarm(without=()), marks=("told", "echoed", "gossiped"))
+@simulate(faults=Swarm(without=()), marks=("posted", "echoed", "gossiped"))
 async def everything(sim: Simulation) -> None:
     """Two clients post, follow, echo and gossip with a server that may crash at any message."""
     board = Board()
@@ -63,8 +63,8 @@ async def everything(sim: Simulation) -> None:
         while True:
             try:
                 async for line in await host.remote(server, "board").follow():
-                    sim.sometimes("told")
-                    sim.note("told", f"{host.name} {line}")
+                    sim.sometimes("posted")
+                    sim.note("posted", f"{host.name} {line}")
             except (OutcomeUnknown, Unavailable):
                 await asyncio.sleep(host.env().random.uniform(0.1, 2.0))
 

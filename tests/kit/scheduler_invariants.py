@@ -47,7 +47,7 @@ class Accounts:
             return
         state = State(commit.store)
         yield from self._one_node_each(state)
-        yield from self._ledgers_say_what_is_held(state)
+        yield from self._ledgers_match_the_claims(state)
         yield from self._never_overfull(state)
         yield from self._quotas_are_sums(state)
         yield from self._gangs_are_whole(state)
@@ -64,7 +64,7 @@ class Accounts:
                 if seen.setdefault(uid, name) != name:
                     yield "two nodes", f"{uid} has claims on {seen[uid]} and {name}"
 
-    def _ledgers_say_what_is_held(self, state: State) -> Wrong:
+    def _ledgers_match_the_claims(self, state: State) -> Wrong:
         """A ledger holds bound pods, reservations and unreleased claims, and nothing else."""
         reserved: dict[str, str] = {}
         for found in state.of("Reservation.kedge.dev").values():
@@ -75,7 +75,7 @@ class Accounts:
         for name, ledger in state.live_ledgers().items():
             total = add(*(claim.requests for claim in ledger.claims.values()))
             if total != ledger.allocated:
-                yield "ledger", f"{name}: claims come to {total}, the ledger says {ledger.allocated}"
+                yield "ledger", f"{name}: the sum of claims is {total}, the ledger has {ledger.allocated}"
             for uid, claim in ledger.claims.items():
                 holder = pods.get(uid)
                 if claim.state is ClaimState.RESERVED:
@@ -124,7 +124,10 @@ class Accounts:
                 claims = (c for ledger in state.ledgers().values() for c in ledger.claims.values() if c.zone == zone)
                 total = add(*(claim.requests for claim in claims))
                 if total != {r: n for r, n in to_units(use.used).items() if n}:
-                    yield "quota", f"{found.key}: claims in {zone} come to {total}, the quota says {dict(use.used)}"
+                    yield (
+                        "quota",
+                        f"{found.key}: the sum of claims in {zone} is {total}, the quota has {dict(use.used)}",
+                    )
 
     def _gangs_are_whole(self, state: State) -> Wrong:
         """A member is bound only after its whole gang held room."""

@@ -122,7 +122,7 @@ class FakeNodes:
             return
         if view.terminating:
             if view.spec.node_name:
-                await self._say(pod, {"phase": "Failed"})
+                await self._report(pod, {"phase": "Failed"})
                 self._note(pod, "Failed")
                 await service.delete(pod.key, DeleteOptions(uid=pod.uid, grace_s=0))
         elif not view.spec.node_name:
@@ -130,20 +130,20 @@ class FakeNodes:
             await service.bind(Binding(pod=pod.key, pod_uid=pod.uid, node=f"node-{self.turn % self.nodes}"))
         elif view.spec.restart_policy != "Always":
             if view.status.phase == "Pending":
-                await self._say(pod, {"phase": "Running"})
+                await self._report(pod, {"phase": "Running"})
             else:
                 phase = self.phase_of(pod)
-                await self._say(pod, {"phase": phase})
+                await self._report(pod, {"phase": phase})
                 self._note(pod, phase)
         elif not any(each.type == "Ready" for each in view.status.conditions) and self.starts(pod):
             ready = [*pod.edit()["status"].get("conditions", []), {"type": "Ready", "status": "True"}]
-            await self._say(pod, {"phase": "Running", "conditions": ready})
+            await self._report(pod, {"phase": "Running", "conditions": ready})
 
     def _note(self, pod: Object, phase: str) -> None:
         if pod.view.spec.restart_policy != "Always":
             self.ended[pod.uid] = phase
 
-    async def _say(self, pod: Object, status: dict[str, Any]) -> None:
+    async def _report(self, pod: Object, status: dict[str, Any]) -> None:
         body = {"metadata": {"resourceVersion": str(pod.revision)}, "status": status}
         await self.cluster.authority.patch(pod.key, body, subresource="status")
 

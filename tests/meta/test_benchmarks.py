@@ -1,4 +1,4 @@
-"""The benchmarks run: small here, for what they say is no figure. Each ends with one line of JSON that others read."""
+"""The benchmarks run, small: their figures mean nothing here. Each ends with one line of JSON for other programs."""
 
 from __future__ import annotations
 

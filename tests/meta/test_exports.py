@@ -1,4 +1,4 @@
-"""Public names: what a package says it exports is there, and in order."""
+"""Public names: every name that a package exports exists, and they are in order."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.kit.cluster import WEB, assert_holds, check_settled, hostile_cluster, seeds
+from tests.kit.cluster import WEB, assert_holds, check_settled, faulty_cluster, seeds
 from tests.objects import deployment
 
 from kedge.server.service import mutations_of
@@ -25,7 +25,7 @@ class PolicySwarm(ClusterSwarm):
 
 async def rollout_under_policy_churn(sim: Simulation) -> dict[str, Any]:
     """A rollout, a scaling and a rollback while the mutating policies change."""
-    cluster, judge = await hostile_cluster(sim, nodes=4, zones=2)
+    cluster, judge = await faulty_cluster(sim, nodes=4, zones=2)
     churn = PolicyChurn(cluster)
     changing = asyncio.ensure_future(churn.run())
     user = User(cluster)

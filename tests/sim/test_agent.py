@@ -203,13 +203,13 @@ def run_lifecycle(cluster: Cluster) -> None:
 def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_any_pod_status() -> None:
     """Otherwise the node lifecycle, without a heartbeat, overwrites the status at once, and the two write in a loop."""
 
-    class Words:
+    class ReadyChanges:
         """Every change of the pod's readiness, and the age of the heartbeat at that time."""
 
         def __init__(self, cluster: Cluster) -> None:
             self.cluster = cluster
             self.renewed_s = 0.0
-            self.said: list[tuple[str, float]] = []
+            self.reported: list[tuple[str, float]] = []
 
         def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
             now_s = self.cluster.sim.now_s
@@ -218,8 +218,8 @@ def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_any_pod_status(
                     self.renewed_s = now_s
                 elif key == pod_key() and (found := self.cluster.find(key)) is not None:
                     ready = find_condition(found.view.status.conditions, "Ready")
-                    if ready is not None and (not self.said or self.said[-1][0] != ready.status):
-                        self.said.append((ready.status, now_s - self.renewed_s))
+                    if ready is not None and (not self.reported or self.reported[-1][0] != ready.status):
+                        self.reported.append((ready.status, now_s - self.renewed_s))
             yield from ()
 
     async def program(sim: Simulation) -> None:
@@ -227,15 +227,15 @@ def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_any_pod_status(
         run_lifecycle(cluster)
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
-        words = Words(cluster)
-        sim.check_always(words)
+        written = ReadyChanges(cluster)
+        sim.check_always(written)
         cut = sim.network.partition([cluster.nodes["node-a"].host], cluster.servers)
         await asyncio.sleep(sim.choose_int("for", 45, 75))
         cut.heal()
         await until(lambda: is_ready(cluster))
         await asyncio.sleep(60)  # the backoff of a watch that failed for long is long
-        assert [status for status, _ in words.said] == ["Unknown", "True"], words.said
-        assert words.said[-1][1] < CALM.node_suspect_s
+        assert [status for status, _ in written.reported] == ["Unknown", "True"], written.reported
+        assert written.reported[-1][1] < CALM.node_suspect_s
 
     for seed in range(12):
         outcome = run(program, seed, faults=NO_FAULTS)
@@ -300,13 +300,13 @@ def test_a_failed_verification_of_the_node_is_repeated_soon() -> None:
 
 def test_an_agent_corrects_its_node_status_at_most_once_per_heartbeat() -> None:
     async def program(sim: Simulation) -> None:
-        said: list[float] = []
+        reported: list[float] = []
 
-        def say_unknown(commit: Commit) -> Iterator[tuple[str, str]]:
+        def mark_unknown(commit: Commit) -> Iterator[tuple[str, str]]:
             if NODE in commit.keys and (found := cluster.find(NODE)) is not None:
                 ready = find_condition(found.view.status.conditions, "Ready")
                 if ready is not None and ready.status == "True":
-                    said.append(sim.now_s)
+                    reported.append(sim.now_s)
                     unknown = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2030-01-01T00:00:00Z"}
                     cluster.store_host.spawn(
                         cluster.authority.patch(NODE, {"status": {"conditions": [unknown]}}, subresource="status"),
@@ -315,21 +315,21 @@ def test_an_agent_corrects_its_node_status_at_most_once_per_heartbeat() -> None:
             yield from ()
 
         cluster = await new_cluster(sim, "node-a")
-        sim.check_always(say_unknown)
+        sim.check_always(mark_unknown)
         await cluster.authority.patch(NODE, {"metadata": {"labels": {"a": "b"}}})
         await asyncio.sleep(10 * CALM.node_renew_s)
-        assert 5 <= len(said) <= 13, f"{len(said)} times in ten beats"
+        assert 5 <= len(reported) <= 13, f"{len(reported)} times in ten beats"
 
     without_faults(program)
 
 
 def test_an_agent_corrects_its_pod_status_at_most_once_per_heartbeat() -> None:
     async def program(sim: Simulation) -> None:
-        said: list[float] = []
+        reported: list[float] = []
 
-        def say_unknown(commit: Commit) -> Iterator[tuple[str, str]]:
+        def mark_unknown(commit: Commit) -> Iterator[tuple[str, str]]:
             if pod_key("web-0") in commit.keys and is_ready(cluster, "web-0"):
-                said.append(sim.now_s)
+                reported.append(sim.now_s)
                 found = cluster.find(pod_key("web-0"))
                 assert found is not None
                 conditions = [
@@ -345,15 +345,15 @@ def test_an_agent_corrects_its_pod_status_at_most_once_per_heartbeat() -> None:
         cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod("web-0"))
         await until(lambda: is_ready(cluster, "web-0"))
-        sim.check_always(say_unknown)
+        sim.check_always(mark_unknown)
         await cluster.authority.patch(pod_key("web-0"), {"metadata": {"labels": {"a": "b"}}})
         await asyncio.sleep(10 * CALM.node_renew_s)
-        assert 5 <= len(said) <= 13, f"{len(said)} times in ten beats"
+        assert 5 <= len(reported) <= 13, f"{len(reported)} times in ten beats"
 
     without_faults(program)
 
 
-async def hostile(sim: Simulation) -> None:
+async def under_every_fault(sim: Simulation) -> None:
     """Pods are created, crash and are deleted, some by force, on machines that reboot, while links and servers fail."""
     cluster = await new_cluster(sim, "node-a", "node-b", "node-c", hostile=True)
     names = [f"web-{n}" for n in range(8)]
@@ -395,7 +395,7 @@ def test_under_all_faults_processes_follow_bindings_and_claims_follow_processes(
     marks: dict[str, int] = {}
     rates = {"stop of process: zombie": 0.2, "run of process: crash": 0.2, "pull of image: slow": 0.2}
     for seed in range(24):
-        outcome = run(hostile, seed, faults=FixedRates(rates) if seed % 4 == 0 else None)
+        outcome = run(under_every_fault, seed, faults=FixedRates(rates) if seed % 4 == 0 else None)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         for mark, count in outcome.marks.items():
             marks[mark] = marks.get(mark, 0) + count

@@ -136,7 +136,7 @@ async def agent_run(sim: Simulation, crash_plan: CrashPlan) -> None:
     before = cluster.versions(but=("Lease.coordination.k8s.io",))
     await asyncio.sleep(3 * CALM.agent_audit_s)
     if cluster.versions(but=("Lease.coordination.k8s.io",)) != before:
-        sim.violate("then silence", "an agent that has said everything goes on writing")
+        sim.violate("then silence", "an agent that has reported everything keeps writing")
 
 
 async def _noted(

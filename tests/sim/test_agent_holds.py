@@ -32,8 +32,8 @@ def held_pod(cluster: Cluster) -> dict[str, Any]:
 
 def shown(cluster: Cluster) -> str:
     found = cluster.find(pod_key())
-    said = None if found is None else find_condition(found.view.status.conditions, "Held")
-    return "" if said is None else f"{said.status} {said.message}"
+    reported = None if found is None else find_condition(found.view.status.conditions, "Held")
+    return "" if reported is None else f"{reported.status} {reported.message}"
 
 
 def test_a_held_pod_is_not_started_before_the_hold_has_ended() -> None:

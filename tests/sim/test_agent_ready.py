@@ -33,29 +33,29 @@ def test_a_ready_condition_whose_reply_was_lost_is_written_again_if_it_was_overw
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, "node-a")
         await until(lambda: is_well(cluster))
-        host, said = cluster.nodes["node-a"].host, list[float]()
+        host, reported = cluster.nodes["node-a"].host, list[float]()
 
-        def doubt() -> Any:
+        def take_ready_back() -> Any:
             return cluster.authority.patch(NODE, {"status": {"conditions": [UNKNOWN]}}, subresource="status")
 
         def cut(commit: Commit) -> Iterator[tuple[str, str]]:
             if NODE in commit.keys and is_well(cluster):
-                said.append(sim.now_s)
-                if len(said) == 1:
+                reported.append(sim.now_s)
+                if len(reported) == 1:
                     down = sim.network.partition([host], cluster.servers)
                     world = sim.world
                     world.loop.call_later(cut_s, down.heal, context=world.context)
                     if again:
-                        cluster.store_host.spawn(doubt(), name="a lifecycle without lease events")
+                        cluster.store_host.spawn(take_ready_back(), name="a lifecycle without lease events")
             yield from ()
 
         await asyncio.sleep(CALM.node_renew_s)
         sim.check_always(cut)
-        await cluster.store_host.run(doubt())
-        await until(lambda: len(said) == 1, within_s=2 * CALM.node_renew_s)
+        await cluster.store_host.run(take_ready_back())
+        await until(lambda: len(reported) == 1, within_s=2 * CALM.node_renew_s)
         await asyncio.sleep(cut_s + 3 * CALM.node_renew_s)
         assert is_well(cluster)
-        assert len(said) == (2 if again else 1)
+        assert len(reported) == (2 if again else 1)
         before = cluster.versions(but=("Lease.coordination.k8s.io",))
         await asyncio.sleep(5 * CALM.node_renew_s)
         assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before

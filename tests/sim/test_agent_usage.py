@@ -32,8 +32,8 @@ def report(cluster: Cluster) -> UsageReport | None:
 
 def cpu(cluster: Cluster, uid: str) -> str:
     """The reported usage of a pod; empty if there is none."""
-    said = report(cluster)
-    containers = None if said is None else said.pods.get(uid)
+    reported = report(cluster)
+    containers = None if reported is None else reported.pods.get(uid)
     return str(containers["main"]["cpu"]) if containers else ""
 
 

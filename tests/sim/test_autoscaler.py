@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.kit.autoscaling import NAMESPACE, MeteredNodes, autoscaler, calm, failing, maker, recheck_all
+from tests.kit.autoscaling import NAMESPACE, MeteredNodes, autoscaler, failing, maker, recheck_all, without_faults
 from tests.kit.controllers import QUICK, settle
 from tests.kit.workloads import StoreReader, is_serving, new_cluster
 from tests.objects import DEPLOYMENT, deployment
@@ -93,7 +93,7 @@ async def lagging_scheduler(sim: Simulation) -> tuple[int, int, int]:
     await asyncio.sleep(30)
     hands.load_milli = 600
     await cluster.authority.create(AUTOSCALER, autoscaler())
-    await asyncio.sleep(sim.choose("calm before the lag", (5, 20, 40)))
+    await asyncio.sleep(sim.choose("without_faults before the lag", (5, 20, 40)))
     hands.binding = False
     await asyncio.sleep(120)
     hands.binding = True
@@ -138,7 +138,7 @@ def condition_of(reader: StoreReader, type_: str) -> tuple[str, str, int]:
 
 
 def test_a_refusal_to_scale_up_has_a_reason_and_a_generation() -> None:
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await asyncio.sleep(30)
@@ -155,11 +155,11 @@ def test_a_refusal_to_scale_up_has_a_reason_and_a_generation() -> None:
         assert condition_of(reader, "ScalingHeldBack") == ("True", "ReplicasPending", 2)
         working.cancel()
 
-    calm(story)
+    without_faults(cluster_program)
 
 
 def test_without_measurements_nothing_changes_and_the_status_shows_it() -> None:
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         hands.measured = False
         working = asyncio.create_task(hands.run())
@@ -171,13 +171,13 @@ def test_without_measurements_nothing_changes_and_the_status_shows_it() -> None:
         assert condition_of(reader, "ScalingActive") == ("False", "FailedGetResourceMetric", 1)
         working.cancel()
 
-    calm(story)
+    without_faults(cluster_program)
 
 
 def test_a_new_process_knows_the_earlier_advice() -> None:
     """The load ends, every process is killed, and the window still applies."""
 
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await asyncio.sleep(20)
@@ -201,11 +201,11 @@ def test_a_new_process_knows_the_earlier_advice() -> None:
                 await asyncio.sleep(1)
         working.cancel()
 
-    calm(story)
+    without_faults(cluster_program)
 
 
 def test_the_younger_of_two_autoscalers_of_one_target_does_nothing() -> None:
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(AUTOSCALER, autoscaler(least=3))
@@ -223,4 +223,4 @@ def test_the_younger_of_two_autoscalers_of_one_target_does_nothing() -> None:
         assert statuses.reason == "AmbiguousSelector"
         working.cancel()
 
-    calm(story)
+    without_faults(cluster_program)

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from tests.kit.cluster import WEB, assert_holds, check_settled, hostile_cluster, run_without_faults
+from tests.kit.cluster import WEB, assert_holds, check_settled, faulty_cluster, run_without_faults
 from tests.objects import config_map, deployment
 
 from kedge.sim.cluster import Cluster
@@ -17,7 +17,7 @@ from kedge.sim.kernel import Simulation, run
 
 async def standard(sim: Simulation, *, nodes: int = 6) -> dict[str, Any]:
     """A rollout, a node loss, a rollback and a scaling, under cluster faults."""
-    cluster, judge = await hostile_cluster(sim, nodes=nodes, zones=3)
+    cluster, judge = await faulty_cluster(sim, nodes=nodes, zones=3)
     faults = asyncio.ensure_future(ClusterFaults(cluster).run())
     user = User(cluster)
     await user.apply(deployment("web", replicas=nodes))

@@ -106,18 +106,18 @@ def member_body(name: str) -> dict[str, Any]:
     return body
 
 
-async def away(sim: Simulation) -> str:
+async def schedulers_down(sim: Simulation) -> str:
     """A gang in progress, stopped schedulers, rival pods that take free resources, and schedulers that return."""
     sim.check_always(WholeGangInvariant(sim))
-    return await _away(sim, accidents=False)
+    return await _schedulers_down(sim, faults=False)
 
 
-async def away_with_accidents(sim: Simulation) -> str:
+async def schedulers_down_with_faults(sim: Simulation) -> str:
     """A node or a member is deleted meanwhile: the gang may be incomplete for a time, but not in the end."""
-    return await _away(sim, accidents=True)
+    return await _schedulers_down(sim, faults=True)
 
 
-async def _away(sim: Simulation, *, accidents: bool) -> str:
+async def _schedulers_down(sim: Simulation, *, faults: bool) -> str:
     cluster = Cluster(sim)
     await cluster.set_up()
     fleet = SchedulerFleet(sim, cluster, limits=HURRIED, holds=("late", ""))  # else all binds are in flight at once
@@ -140,8 +140,8 @@ async def _away(sim: Simulation, *, accidents: bool) -> str:
     rivals = [f"rival-{n}" for n in range(sim.choose_int("rivals", 0, 7))]
     for name in rivals:
         await cluster.authority.create(POD, pod(name, cpu="400m", schedulerName=OTHER))
-    if accidents:
-        await _accident(sim, cluster)
+    if faults:
+        await _fault(sim, cluster)
     await asyncio.sleep(sim.choose("away for", (25.0, 60.0, 5.0)))
     sim.heal()
     for host in hosts:
@@ -149,15 +149,15 @@ async def _away(sim: Simulation, *, accidents: bool) -> str:
             host.restart()
     await asyncio.sleep(35)
     bound = [name for name in CREW if _place(cluster, name)]
-    if len(bound) not in (0, len(CREW)) and not accidents:
+    if len(bound) not in (0, len(CREW)) and not faults:
         sim.violate("all or nothing", f"{bound} are bound, and the others are not")
     if not bound and cluster.all("Reservation.kedge.dev"):
         sim.violate("nothing is kept", f"{[each.key.name for each in cluster.all('Reservation.kedge.dev')]}")
     sim.sometimes("the rivals were first", not bound)
     for name in rivals:  # now there is room, and the gang must get it
         await _leave(cluster, name)
-    if accidents:
-        await _make_good(cluster)
+    if faults:
+        await _restore_nodes(cluster)
     await asyncio.sleep(20)
     if not all(_place(cluster, name) for name in CREW):
         sim.violate("what fits is bound", "the gang has room, and waits")
@@ -166,7 +166,7 @@ async def _away(sim: Simulation, *, accidents: bool) -> str:
     return before
 
 
-async def _accident(sim: Simulation, cluster: Cluster) -> None:
+async def _fault(sim: Simulation, cluster: Cluster) -> None:
     """A node is cordoned, deleted or replaced; or a member is replaced by a pod of the same name."""
     name, service = sim.choose("node", NODES), cluster.authority
     match sim.choose("accident", ("closed", "gone", "another", "namesake", "shrunk")):
@@ -189,7 +189,7 @@ async def _accident(sim: Simulation, cluster: Cluster) -> None:
                 await service.create(NODE, node(name, cpu="1"))
 
 
-async def _make_good(cluster: Cluster) -> None:
+async def _restore_nodes(cluster: Cluster) -> None:
     """Add room elsewhere for members that lost theirs. Cordoned nodes stay cordoned."""
     await cluster.authority.create(NODE, node("node-d", cpu="2"))
 
@@ -222,38 +222,38 @@ async def _leave(cluster: Cluster, name: str) -> None:
 
 
 def hunt(
-    seeds: range, faults: FaultPlan = NO_FAULTS, program: Callable[[Simulation], Any] = away
+    seeds: range, faults: FaultPlan = NO_FAULTS, program: Callable[[Simulation], Any] = schedulers_down
 ) -> tuple[set[str], dict[str, int]]:
     """Run every seed without a violation. Returns the progress of gangs when schedulers stopped, and events reached."""
-    stories, reached = set(), dict[str, int]()
+    endings, reached = set(), dict[str, int]()
     for seed in seeds:
         outcome = run(program, seed, faults=faults)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
-        stories.add(outcome.result or "")
+        endings.add(outcome.result or "")
         for mark, times in outcome.marks.items():
             reached[mark] = reached.get(mark, 0) + times
-    return stories, reached
+    return endings, reached
 
 
 HOW_FAR = {"Pending, 0 bound", "Committed, 0 bound", "Committed, 1 bound", "Committed, 4 bound"}
 
 
 def test_a_gang_whose_schedulers_are_down_past_its_deadline_is_bound_whole_or_not_at_all() -> None:
-    stories, reached = hunt(range(25))
-    assert stories >= HOW_FAR
+    endings, reached = hunt(range(25))
+    assert endings >= HOW_FAR
     assert reached["a gang was bound in part"]
     assert reached["the rivals were first"]
 
 
 def test_the_same_holds_with_lost_messages() -> None:
-    stories, reached = hunt(range(100, 125), LOSSY)
+    endings, reached = hunt(range(100, 125), LOSSY)
     assert reached["a gang was bound in part"]
-    assert len(stories) >= len(HOW_FAR)
+    assert len(endings) >= len(HOW_FAR)
 
 
 def test_a_gang_that_loses_a_node_or_a_member_is_whole_in_the_end() -> None:
-    stories, _ = hunt(range(200, 225), program=away_with_accidents)
-    assert stories >= {"Pending, 0 bound", "Committed, 0 bound"}
+    endings, _ = hunt(range(200, 225), program=schedulers_down_with_faults)
+    assert endings >= {"Pending, 0 bound", "Committed, 0 bound"}
 
 
 def test_without_the_rule_of_deadlines_a_gang_would_be_left_in_part(
@@ -263,7 +263,7 @@ def test_without_the_rule_of_deadlines_a_gang_would_be_left_in_part(
         return False
 
     monkeypatch.setattr(reservations, "_could_be_bound", no_pod)
-    found = (run(away, seed, faults=NO_FAULTS).violation for seed in range(25))
+    found = (run(schedulers_down, seed, faults=NO_FAULTS).violation for seed in range(25))
     assert any(each is not None and each.cause == "in part" for each in found)
 
 

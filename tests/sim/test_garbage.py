@@ -119,7 +119,7 @@ def test_a_deleted_namespace_is_emptied_and_others_stay(seeds: range) -> None:
 NO_NETS = replace(QUICK, relist_every_s=1e6, resync_every_s=1e6)
 
 
-def calmly(program: Callable[[Simulation], Coroutine[Any, Any, None]]) -> None:
+def without_faults(program: Callable[[Simulation], Coroutine[Any, Any, None]]) -> None:
     outcome = run(program, 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
 
@@ -138,7 +138,7 @@ def test_an_owner_that_waits_for_its_dependents_is_woken_when_one_is_released() 
         await asyncio.sleep(60)
         assert maps(cluster.store) == {"dad", "kid"}
 
-    calmly(program)
+    without_faults(program)
 
 
 def test_objects_with_owners_are_resynced_without_an_event() -> None:
@@ -153,7 +153,7 @@ def test_objects_with_owners_are_resynced_without_an_event() -> None:
         assert looked_at["kid"] >= 3
         assert looked_at["mum"] == 0, "it has no owner, and blocks no owner"
 
-    calmly(program)
+    without_faults(program)
 
 
 def test_an_owner_waits_for_dependents_that_no_cache_has() -> None:
@@ -174,4 +174,4 @@ def test_an_owner_waits_for_dependents_that_no_cache_has() -> None:
         await asyncio.sleep(100)  # a list has the dependent at last
         assert maps(cluster.store) == set()
 
-    calmly(program)
+    without_faults(program)

@@ -51,21 +51,23 @@ class Harness:
         return maps(self.cluster.store)
 
 
-Story = Callable[[Harness], Coroutine[Any, Any, None]]
+Steps = Callable[[Harness], Coroutine[Any, Any, None]]
 
 
-async def tell(sim: Simulation, story: Story, limits: Limits) -> set[str]:
+async def run_program(sim: Simulation, program: Steps, limits: Limits) -> set[str]:
     harness = Harness(sim, await new_cluster(sim), limits)
     await asyncio.sleep(5)
-    await story(harness)
+    await program(harness)
     await asyncio.sleep(60)
     return harness.there()
 
 
-def left_of(story: Story, *, without: AbstractContextManager[None] | None = None, limits: Limits = PATIENT) -> set[str]:
-    """The names that are left at the end of a story, with or without a safeguard."""
+def left_of(
+    program: Steps, *, without: AbstractContextManager[None] | None = None, limits: Limits = PATIENT
+) -> set[str]:
+    """The names that are left at the end of a program, with or without a safeguard."""
     with without or nullcontext():
-        outcome = run(partial(tell, story=story, limits=limits), 1, faults=NO_FAULTS)
+        outcome = run(partial(run_program, program=program, limits=limits), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
     found: set[str] = outcome.result
     return found
@@ -97,11 +99,11 @@ async def hidden_replacement(harness: Harness) -> None:
     await harness.make("child", await harness.make("owner"))
 
 
-@pytest.mark.parametrize("story", [hidden_owner, hidden_replacement])
-def test_an_owner_that_only_the_api_server_has_keeps_its_child(story: Story) -> None:
+@pytest.mark.parametrize("program", [hidden_owner, hidden_replacement])
+def test_an_owner_that_only_the_api_server_has_keeps_its_child(program: Steps) -> None:
     """kubernetes#88097, #114603 (bug 22): a cache that lacks an owner does not prove that there is none."""
-    assert left_of(story) == {"owner", "child"}
-    assert left_of(story, without=replaced(Context, "fresh", from_cache)) == {"owner"}
+    assert left_of(program) == {"owner", "child"}
+    assert left_of(program, without=replaced(Context, "fresh", from_cache)) == {"owner"}
 
 
 async def adopted_meanwhile(harness: Harness) -> None:
@@ -123,7 +125,7 @@ async def adopted_meanwhile(harness: Harness) -> None:
         await asyncio.sleep(20)
 
 
-async def whatever_it_says_now(ctx: Context, found: Object, **how: Any) -> Object:
+async def patch_any_version(ctx: Context, found: Object, **how: Any) -> Object:
     return await DELETE(ctx, found, **{**how, "any_version": True})
 
 
@@ -132,7 +134,7 @@ DELETE = Context.delete
 
 def test_a_child_adopted_after_the_proof_is_not_deleted() -> None:
     assert left_of(adopted_meanwhile) == {"other", "child"}
-    assert left_of(adopted_meanwhile, without=replaced(Context, "delete", whatever_it_says_now)) == {"other"}
+    assert left_of(adopted_meanwhile, without=replaced(Context, "delete", patch_any_version)) == {"other"}
 
 
 async def hidden_orphan(harness: Harness) -> None:

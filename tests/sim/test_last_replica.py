@@ -67,7 +67,7 @@ class SingleReplica:
         return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-Story = Callable[[SingleReplica], Awaitable[None]]
+Steps = Callable[[SingleReplica], Awaitable[None]]
 
 
 async def no_change(_: SingleReplica) -> None:
@@ -118,7 +118,7 @@ async def a_deleted_namespace(workload: SingleReplica) -> None:
     await workload.cluster.authority.delete(Key("Namespace", "", "default"))
 
 
-STORIES: list[tuple[dict[str, Any], Story, bool]] = [
+CASES: list[tuple[dict[str, Any], Steps, bool]] = [
     (RECREATE, no_change, False),
     (ALL_AT_ONCE, no_change, False),
     (RECREATE, a_rollout, True),
@@ -134,16 +134,16 @@ STORIES: list[tuple[dict[str, Any], Story, bool]] = [
 
 
 @pytest.mark.parametrize(
-    ("strategy", "story", "allowed"), STORIES, ids=[f"{s['type']}-{each.__name__}" for s, each, _ in STORIES]
+    ("strategy", "steps", "allowed"), CASES, ids=[f"{s['type']}-{each.__name__}" for s, each, _ in CASES]
 )
-def test_the_last_replica_is_removed_only_for_a_reason(strategy: dict[str, Any], story: Story, allowed: bool) -> None:
+def test_the_last_replica_is_removed_only_for_a_reason(strategy: dict[str, Any], steps: Steps, allowed: bool) -> None:
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim)
         await cluster.set_up()
         judge = Judge(cluster, without=("the_ledger_equals_the_bindings",))
         workload = SingleReplica(cluster)
         await workload.open(strategy)
-        await story(workload)
+        await steps(workload)
         await cluster.store.commit([], [DeleteKey(pod_key())], origin=Origin("", "deployment:p1:1"))
         assert judge.steps > 3
 

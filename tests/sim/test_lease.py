@@ -43,10 +43,10 @@ class OneLeaderPerTerm:
 class Candidate:
     """A component that counts while it leads."""
 
-    def __init__(self, sim: Simulation, cluster: Cluster, believers: set[str]) -> None:
+    def __init__(self, sim: Simulation, cluster: Cluster, believing_leaders: set[str]) -> None:
         self._sim = sim
         self._cluster = cluster
-        self._believers = believers
+        self._believers = believing_leaders
         self.written = 0
 
     async def start(self, host: Host) -> None:
@@ -80,12 +80,12 @@ async def rivals(sim: Simulation) -> None:
     sim.check_always(OneLeaderPerTerm())
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     await cluster.authority.create(CONFIG_MAP, config_map())
-    believers: set[str] = set()
+    believing_leaders: set[str] = set()
     candidates = []
     for n in range(3):
         host = sim.host(f"rival-{n}")
         host.skew(rate=sim.choose("clock rate", (1.0, 0.7, 1.4)))
-        candidate = Candidate(sim, cluster, believers)
+        candidate = Candidate(sim, cluster, believing_leaders)
         candidates.append(candidate)
         host.boot(candidate.start)
     await asyncio.sleep(120)
@@ -106,7 +106,9 @@ def test_only_writes_of_the_holder_are_committed_and_finally_one_candidate_leads
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         for mark, times in outcome.marks.items():
             reached[mark] = reached.get(mark, 0) + times
-    assert reached.get("two believe that they lead"), "no seed ever had two believers: the fence was never needed"
+    assert reached.get("two believe that they lead"), (
+        "no seed ever had two believing_leaders: the fence was never needed"
+    )
 
 
 def test_without_the_fence_two_leaders_write_in_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ class MarkedUnknown:
         return iter(())
 
 
-async def doubted(sim: Simulation) -> set[str]:
+async def suspected(sim: Simulation) -> set[str]:
     found = MarkedUnknown()
     sim.check_always(found)
     await missed_renewals(sim)
@@ -138,11 +138,11 @@ async def doubted(sim: Simulation) -> set[str]:
 
 def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_ready() -> None:
     """A node that was never lost: its pods would get no work for as long as the cache is wrong."""
-    outcome = run(doubted, 1, faults=NO_FAULTS)
+    outcome = run(suspected, 1, faults=NO_FAULTS)
     assert outcome.violation is None, outcome.violation
     assert outcome.result == set()
     with replaced(EvacuationPlan, "rests_on_silence", property(lambda _: False)):
-        worse = run(doubted, 1, faults=NO_FAULTS)
+        worse = run(suspected, 1, faults=NO_FAULTS)
     # The agent overwrites it each time, and the pod's owner is woken for nothing each time.
     assert "which node-lifecycle wrote" in str(worse.violation), worse.violation
 

@@ -113,7 +113,7 @@ def test_replay_runs_only_the_recorded_test_and_passes_once_it_is_fixed(project:
 
 
 def test_a_test_that_reaches_none_of_its_marks_fails_and_names_them(project: Path) -> None:
-    ended = run_pytest(project, "-k", "nowhere", "test_simulated.py")
+    ended = run_pytest(project, "-k", "without_progress", "test_simulated.py")
     assert ended.returncode == 1
     assert "no seed of 5 reached never there" in ended.stdout
 

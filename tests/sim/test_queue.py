@@ -257,7 +257,7 @@ class SharedField:
 @simulate(seeds=10, faults=NO_FAULTS)
 async def test_two_controllers_that_undo_each_other_are_nearly_stopped(sim: Simulation) -> None:
     shared = SharedField()
-    told: list[tuple[str, Loop[Key]]] = []
+    reported: list[tuple[str, Loop[Key]]] = []
 
     def start(name: str) -> None:
         host = sim.host(name)
@@ -269,7 +269,7 @@ async def test_two_controllers_that_undo_each_other_are_nearly_stopped(sim: Simu
             shared.write(name, name)
             return ItemOutcome.success(), RunEffects(changed=True, wrote=frozenset({("Pod/shop/pod-0", name)}))
 
-        shared.queues[name] = WorkQueue(host.env(), name, on_loop=lambda loop: told.append((name, loop)))
+        shared.queues[name] = WorkQueue(host.env(), name, on_loop=lambda loop: reported.append((name, loop)))
         host.spawn(work(shared.queues[name], reconcile), name=f"worker of {name}")
 
     start("blue")
@@ -279,7 +279,9 @@ async def test_two_controllers_that_undo_each_other_are_nearly_stopped(sim: Simu
     assert shared.writes < 120, f"{shared.writes} writes in ten minutes: at full speed it would be tens of thousands"
     rivals = {"blue": "red", "red": "blue"}
     for name, rival in rivals.items():
-        assert (LoopKind.OSCILLATION, rival) in [(loop.kind, loop.woken_by.writer) for who, loop in told if who == name]
+        assert (LoopKind.OSCILLATION, rival) in [
+            (loop.kind, loop.woken_by.writer) for queue, loop in reported if queue == name
+        ]
         (loop,) = shared.queues[name].statistics().loops
         assert loop.woken_by == Wake("Pod/shop/pod-0", rival)
 
@@ -288,8 +290,8 @@ async def test_two_controllers_that_undo_each_other_are_nearly_stopped(sim: Simu
 async def test_a_status_that_contains_the_time_is_not_written_in_a_loop(sim: Simulation) -> None:
     host = sim.host("controller")
     env = host.env()
-    told: list[Loop[Key]] = []
-    queue: WorkQueue[Key] = WorkQueue(env, "notebooks", on_loop=told.append)
+    reported: list[Loop[Key]] = []
+    queue: WorkQueue[Key] = WorkQueue(env, "notebooks", on_loop=reported.append)
     writes = 0
 
     async def reconcile(item: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
@@ -303,15 +305,15 @@ async def test_a_status_that_contains_the_time_is_not_written_in_a_loop(sim: Sim
     queue.add(key_of("shop", 0), Wake("spec", "alice"))
     await asyncio.sleep(600)
     assert writes < 80
-    assert [loop.kind for loop in told] == [LoopKind.ECHO]
+    assert [loop.kind for loop in reported] == [LoopKind.ECHO]
 
 
 @simulate(seeds=10)
 async def test_fan_out_and_fan_in_are_not_throttled(sim: Simulation) -> None:
     host = sim.host("controller")
     env = host.env()
-    told: list[Loop[Key]] = []
-    queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=4, on_loop=told.append)
+    reported: list[Loop[Key]] = []
+    queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=4, on_loop=reported.append)
     runs: dict[Key, int] = {}
 
     async def reconcile(item: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
@@ -328,7 +330,7 @@ async def test_fan_out_and_fan_in_are_not_throttled(sim: Simulation) -> None:
         await asyncio.sleep(0.005)
     sim.heal()
     await asyncio.sleep(30)
-    assert told == []
+    assert reported == []
     assert len(queue) == 0
     assert all(runs[key_of("shop", n)] == 1 for n in range(300))
 

@@ -30,7 +30,7 @@ PATIENT = replace(QUICK, relist_every_s=100_000.0)
 """No cache relists by itself."""
 HOME = Key("Node", "", "node-a")
 WAITS = Key("Pod", "default", "waits")
-Story = Callable[[Cluster, ControllerFleet], Coroutine[Any, Any, bool]]
+Steps = Callable[[Cluster, ControllerFleet], Coroutine[Any, Any, bool]]
 
 
 async def hidden_pod(cluster: Cluster, fleet: ControllerFleet) -> bool:
@@ -71,19 +71,19 @@ async def hidden_node(cluster: Cluster, fleet: ControllerFleet) -> bool:
     return find(cluster.store, made.key) is not None
 
 
-STORIES: dict[Story, Callable[..., Controller]] = {
+PROGRAMS: dict[Steps, Callable[..., Controller]] = {
     hidden_pod: reservation_repair_controller,
     hidden_return_to_service: ledger_repair_controller,
     hidden_node: binding_repair_controller,
 }
 
 
-async def tell(sim: Simulation, story: Story) -> bool:
+async def run_program(sim: Simulation, program: Steps) -> bool:
     cluster = await new_cluster(sim)
     fleet = ControllerFleet(cluster, limits=PATIENT)
-    fleet.boot(sim, STORIES[story])
+    fleet.boot(sim, PROGRAMS[program])
     await asyncio.sleep(5)
-    return await story(cluster, fleet)
+    return await program(cluster, fleet)
 
 
 async def from_cache(ctx: Context, key: Key) -> Any:
@@ -91,9 +91,9 @@ async def from_cache(ctx: Context, key: Key) -> Any:
 
 
 @pytest.mark.parametrize("proved", [True, False], ids=["proved", "by cache alone"])
-@pytest.mark.parametrize("story", STORIES)
-def test_only_the_api_server_proves_an_orphan(story: Story, *, proved: bool) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_only_the_api_server_proves_an_orphan(program: Steps, *, proved: bool) -> None:
     with nullcontext() if proved else replaced(Context, "fresh", from_cache):
-        outcome = run(partial(tell, story=story), 1, faults=NO_FAULTS)
+        outcome = run(partial(run_program, program=program), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
     assert outcome.result is proved

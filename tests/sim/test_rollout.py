@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.kit.autoscaling import NAMESPACE, MeteredNodes, calm, failing, maker, recheck_all
+from tests.kit.autoscaling import NAMESPACE, MeteredNodes, failing, maker, recheck_all, without_faults
 from tests.kit.controllers import QUICK, settle
 from tests.kit.rollouts import NEXT, POLICY, ROLLOUT, SPREAD, policy, rollout
 from tests.kit.safeguards import replaced
@@ -67,7 +67,7 @@ class CrashingNodes(MeteredNodes):
         view = pod.view
         if view.spec.node_name and not view.terminating and self.crashes(pod) and not view.status.container_statuses:
             waiting = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-            await self._say(pod, {"phase": "Running", "containerStatuses": [waiting]})
+            await self._report(pod, {"phase": "Running", "containerStatuses": [waiting]})
 
 
 def is_new(pod: Object) -> bool:
@@ -341,7 +341,7 @@ def test_without_its_safeguard_a_policy_advances_without_data(monkeypatch: pytes
 
 
 def test_a_policy_that_leaves_pods_without_a_node_is_rolled_back() -> None:
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(POLICY, policy())
@@ -369,11 +369,11 @@ def test_a_policy_that_leaves_pods_without_a_node_is_rolled_back() -> None:
         assert len(reader.pods()) == 4
         working.cancel()
 
-    calm(story)
+    without_faults(cluster_program)
 
 
 def test_a_policy_that_no_scheduler_reports_is_not_evaluated() -> None:
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         hands.obeying = False
         working = asyncio.create_task(hands.run())
@@ -396,11 +396,11 @@ def test_a_policy_that_no_scheduler_reports_is_not_evaluated() -> None:
         assert "not seen by hands" in status_of(reader).message
         working.cancel()
 
-    calm(story)
+    without_faults(cluster_program)
 
 
 def test_without_data_it_waits_then_pauses_and_never_rolls_back() -> None:
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
@@ -419,11 +419,11 @@ def test_without_data_it_waits_then_pauses_and_never_rolls_back() -> None:
         assert (status_of(reader).phase, status_of(reader).stage) == ("Paused", 0)
         assert len([pod for pod in reader.pods() if is_new(pod)]) == 1
 
-    calm(story)
+    without_faults(cluster_program)
 
 
 def test_a_stage_of_a_template_that_reaches_nothing_is_rejected_with_a_reason() -> None:
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
@@ -436,13 +436,13 @@ def test_a_stage_of_a_template_that_reaches_nothing_is_rejected_with_a_reason() 
         assert all_serve(reader, "web:1", 4)
         working.cancel()
 
-    calm(story)
+    without_faults(cluster_program)
 
 
 def test_without_one_history_no_stage_ends() -> None:
     """No revision shows whether a cache is past the change: without data the rollout waits."""
 
-    async def story(sim: Simulation) -> None:
+    async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
@@ -454,4 +454,4 @@ def test_without_one_history_no_stage_ends() -> None:
         working.cancel()
 
     with replaced(RemoteTransport, "one_history", value=False):
-        calm(story)
+        without_faults(cluster_program)

@@ -44,7 +44,7 @@ URGENT = {
 }
 
 
-async def town_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") -> SchedulerFleet:
+async def cluster_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") -> SchedulerFleet:
     """Three nodes, with the accounts invariant."""
     cluster = Cluster(sim, servers=2, hostile=True)
     await cluster.set_up()
@@ -56,8 +56,8 @@ async def town_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") ->
     return fleet
 
 
-async def under_fire(sim: Simulation, make: Any = Scheduler) -> int:
-    fleet = await town_of(sim, make)
+async def under_faults_and_users(sim: Simulation, make: Any = Scheduler) -> int:
+    fleet = await cluster_of(sim, make)
     for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
         fleet.boot(host_name, name)
     fleet.boot_quotas()
@@ -84,7 +84,7 @@ def hunt(seeds: range, faults: FaultPlan = FAULTS) -> tuple[dict[str, int], int]
     reached: dict[str, int] = {}
     rechecked = 0
     for seed in seeds:
-        outcome = run(under_fire, seed, faults=faults)
+        outcome = run(under_faults_and_users, seed, faults=faults)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         rechecked += outcome.result or 0
         for mark, times in outcome.marks.items():
@@ -117,7 +117,7 @@ def test_every_invariant_holds_under_faults_and_every_attempt_rechecks() -> None
 
 async def at_the_bind(sim: Simulation) -> int:
     """Binds take long, and every fault of a bind strikes while it is in flight."""
-    fleet = await town_of(sim)
+    fleet = await cluster_of(sim)
     fleet.holds = ("late",)
     for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
         fleet.boot(host_name, name)
@@ -158,7 +158,7 @@ def test_every_invariant_holds_where_rare_faults_of_binds_are_frequent() -> None
 async def by_the_rules(sim: Simulation) -> int:
     """Pods with rules about each other; domains and labels change one by one, and nothing else happens."""
     sim.heal()
-    fleet = await town_of(sim, cpu="2")
+    fleet = await cluster_of(sim, cpu="2")
     for host_name, name in (("one", "default-scheduler"), ("three", OTHER)):
         fleet.boot(host_name, name)
     agents = sim.driver.spawn(run_agents(fleet), name="agents")
@@ -199,7 +199,7 @@ def test_a_quota_charged_apart_from_the_bind_it_pays_for_is_found(monkeypatch: p
     """Bug 23 (kubernetes#70563): quota charged for creates that failed.
 
     A bind charges the tenant's zone quota in its own commit. Charged in one of its own, before, it stays charged when
-    the bind is refused or lost, and the accounts say so at once.
+    the bind is refused or lost, and the accounts show that at once.
     """
     assert first_violation(quota_in_the_way, range(3)) is None
 
@@ -219,7 +219,7 @@ def test_a_quota_charged_apart_from_the_bind_it_pays_for_is_found(monkeypatch: p
 
 
 async def quota_in_the_way(sim: Simulation) -> None:
-    fleet = await town_of(sim)
+    fleet = await cluster_of(sim)
     await fleet.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
     fleet.boot("one", "default-scheduler")
     for name in PODS[:4]:
@@ -232,7 +232,7 @@ def test_schedulers_that_forget_refusals_are_found_by_their_writes(monkeypatch: 
 
     async def ghost(sim: Simulation) -> None:
         sim.heal()  # no fault is needed for it
-        fleet = await town_of(sim)
+        fleet = await cluster_of(sim)
         for name in NODES[1:]:
             await fleet.cluster.authority.delete(Key("Node", "", name))
         body = pod("ghost", cpu="800m")

@@ -44,20 +44,20 @@ class CacheChecker:
         self._cluster = cluster
         self._cache = cache
         self._revision: Revision = 0
-        self._told: dict[Key, Object] = {}
+        self._notified: dict[Key, Object] = {}
         cache.add_index(BY_COLOUR)
         cache.subscribe(self._change, name="checker")
 
     def _change(self, change: CacheChange) -> None:
-        before = self._told.get(change.key)
+        before = self._notified.get(change.key)
         if change.type is ChangeType.DELETED:
-            self._told.pop(change.key, None)
-            self._sim.sometimes("a missed delete was told", condition=change.missed)
+            self._notified.pop(change.key, None)
+            self._sim.sometimes("a missed delete was reported", condition=change.missed)
         else:
             assert change.new is not None
             if before is not None and change.new.revision <= before.revision:
                 self._sim.violate("caches never go back", f"{change.key}: {before.revision} then {change.new.revision}")
-            self._told[change.key] = change.new
+            self._notified[change.key] = change.new
 
     def look(self) -> None:
         cache = self._cache
@@ -67,8 +67,8 @@ class CacheChecker:
         if not cache.freshness().synced and not cache.revision:
             return
         objects = {each.key: each for each in cache.list().value}
-        if objects != self._told:
-            self._sim.violate("subscribers are told everything", f"{objects} but told {self._told}")
+        if objects != self._notified:
+            self._sim.violate("subscribers are notified of everything", f"{objects} but notified of {self._notified}")
         for value in {colour for each in objects.values() for colour in BY_COLOUR.values_of(each)}:
             found = cache.by_index(BY_COLOUR, value).value
             expected = tuple(objects[key] for key in sorted(objects) if value in BY_COLOUR.values_of(objects[key]))
@@ -214,7 +214,7 @@ def test_caches_never_go_back_in_time_and_always_converge() -> None:
     reached = hunt(range(60))
     for needed in (
         "a floor was met",
-        "a missed delete was told",
+        "a missed delete was reported",
         "pausing: unavailable",
         "pausing: compacted",
         "listing: asked",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.kit.safeguards import replaced
+from tests.kit.workload_harness import WorkloadHarness, without_faults
 from tests.kit.workload_manifests import WEB, image, web
-from tests.kit.workload_stories import WorkloadHarness, calm
 from tests.objects import DEPLOYMENT
 
 from kedge.api.conditions import find_condition
@@ -20,12 +20,12 @@ def condition_of(harness: WorkloadHarness, type_: str) -> tuple[str, bool]:
     return ("", False) if found is None else (found.status, found.observed_generation == harness.web().generation)
 
 
-@calm
+@without_faults
 async def test_the_deployment_shows_a_repair_from_start_to_end(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     assert harness.condition("RepairComplete") is None
-    harness.hands.starts = lambda _: False
+    harness.nodes.starts = lambda _: False
     lost = harness.reader.pods()[0]
     target = {"type": DISRUPTION_TARGET, "status": "True", "reason": NODE_LOST}
     conditions = [*lost.edit()["status"]["conditions"], target]
@@ -35,18 +35,18 @@ async def test_the_deployment_shows_a_repair_from_start_to_end(harness: Workload
     repair = harness.condition("RepairComplete")
     assert repair is not None
     assert repair.reason == "ReplacementStarting"  # requested is not complete
-    harness.hands.starts = lambda _: True
+    harness.nodes.starts = lambda _: True
     await harness.until(lambda: condition_of(harness, "RepairComplete") == ("True", True))
     await harness.service.patch(WEB, {"spec": {"replicas": 2}})
     await harness.until(lambda: harness.is_done() and condition_of(harness, "RepairComplete") == ("True", True))
     await harness.silence()
 
 
-@calm
+@without_faults
 async def test_bound_is_never_true_before_all_replicas_of_the_template_have_a_node(
     harness: WorkloadHarness,
 ) -> None:
-    def has_said_too_early(_: Commit) -> Iterator[tuple[str, str]]:
+    def bound_too_early(_: Commit) -> Iterator[tuple[str, str]]:
         found = harness.reader.get(WEB)
         bound = None if found is None else find_condition(found.view.status.conditions, "Bound")
         if found is None or bound is None or bound.status != "True":
@@ -59,7 +59,7 @@ async def test_bound_is_never_true_before_all_replicas_of_the_template_have_a_no
             if len(placed) < found.view.spec.replicas:
                 yield "bound", f"{len(placed)} of {found.view.spec.replicas} replicas of {wanted} have a node"
 
-    harness.sim.check_always(has_said_too_early)
+    harness.sim.check_always(bound_too_early)
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=1))
     await harness.until(harness.is_done)
     assert condition_of(harness, "Bound") == ("True", True)
@@ -80,11 +80,11 @@ async def idle() -> None:
     """No pod is bound or started."""
 
 
-@calm
+@without_faults
 async def test_bound_and_retrying_are_about_the_newest_generation(
     harness: WorkloadHarness,
 ) -> None:
-    with replaced(harness.hands, "work", idle):
+    with replaced(harness.nodes, "work", idle):
         await harness.service.create(DEPLOYMENT, web(2, surge=1, unavailable=0))
         await harness.until(lambda: condition_of(harness, "Bound") == ("False", True))
         assert condition_of(harness, "SchedulingRetrying") == ("False", True)  # it waits for its turn

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.kit.workload_harness import WorkloadHarness, without_faults
 from tests.kit.workload_manifests import WEB, image, web
-from tests.kit.workload_stories import WorkloadHarness, calm
 from tests.objects import DEPLOYMENT
 
 from kedge.api.requests import PatchType
@@ -47,7 +47,7 @@ async def rolled_out_to(harness: WorkloadHarness, *names: str) -> None:
         await harness.until(lambda name=name: harness.is_done() and len(harness.serving(name)) == 3)  # type: ignore[misc]
 
 
-@calm
+@without_faults
 async def test_undo_goes_back_one_revision_and_undo_again_returns(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
@@ -63,7 +63,7 @@ async def test_undo_goes_back_one_revision_and_undo_again_returns(harness: Workl
     await harness.silence()
 
 
-@calm
+@without_faults
 async def test_undo_to_a_revision_reuses_its_replica_set(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
@@ -73,7 +73,7 @@ async def test_undo_to_a_revision_reuses_its_replica_set(harness: WorkloadHarnes
     assert sorted(int(each.metadata.annotations[REVISION]) for each in harness.sets()) == [2, 3, 4]
 
 
-@calm
+@without_faults
 async def test_undo_does_not_restore_the_cap_of_a_staged_rollout(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
@@ -89,7 +89,7 @@ async def test_undo_does_not_restore_the_cap_of_a_staged_rollout(harness: Worklo
     assert UPDATED_MAX not in harness.web().metadata.annotations
 
 
-@calm
+@without_faults
 async def test_undo_finds_a_replica_set_that_admission_had_changed(harness: WorkloadHarness) -> None:
     def add_team(_: AdmissionRequest, __: object) -> list[dict[str, str]]:
         return [{"op": "add", "path": "/spec/template/metadata/labels/team", "value": "risk"}]

@@ -1,4 +1,4 @@
-"""The kept format: it reads back what was written, loses only what is damaged, and says where."""
+"""The kept format: written sections read back, only damaged ones are lost, and the gaps are stated."""
 
 from __future__ import annotations
 

@@ -128,12 +128,12 @@ def test_a_pod_bound_to_an_earlier_incarnation_of_the_node_has_failed() -> None:
 
 
 def test_a_process_that_the_driver_lost_counts_as_a_restart_and_fails_a_pod_without_restarts() -> None:
-    told = {
+    reported = {
         "phase": "Running",
         "containerStatuses": [{"name": "main", "restartCount": 2, "state": {"running": {}}}],
     }
-    assert started(plan(pod_view(status=told))) == [("main", 3)]
-    once = pod_view(status=told, restartPolicy="Never")
+    assert started(plan(pod_view(status=reported))) == [("main", 3)]
+    once = pod_view(status=reported, restartPolicy="Never")
     assert (started(plan(once)), plan(once).ending) == ([], Ending.RECORD)
     assert phase(once) == "Failed"
 

@@ -28,7 +28,7 @@ def sample(at_s: float, **cpu_s: float) -> Sample:
     return Sample(at_s, {process(container=name).identity: Consumption(used) for name, used in cpu_s.items()})
 
 
-def said(rates: PodRates) -> dict[str, dict[str, dict[str, str]]]:
+def reported(rates: PodRates) -> dict[str, dict[str, dict[str, str]]]:
     return {
         uid: {name: {each: str(amount) for each, amount in used.items()} for name, used in containers.items()}
         for uid, containers in rates.items()
@@ -37,7 +37,7 @@ def said(rates: PodRates) -> dict[str, dict[str, dict[str, str]]]:
 
 def test_a_rate_is_the_difference_of_two_samples() -> None:
     rates = rates_of([process()], sample(100, main=7.0), sample(110, main=9.5))
-    assert said(rates) == {"u1": {"main": {"cpu": "250m"}}}
+    assert reported(rates) == {"u1": {"main": {"cpu": "250m"}}}
 
 
 def test_memory_is_that_of_the_last_sample() -> None:
@@ -45,7 +45,7 @@ def test_memory_is_that_of_the_last_sample() -> None:
     before, after = (
         Sample(at_s, {one.identity: Consumption(0.0, held)}) for at_s, held in ((0, 5 << 20), (10, 1 << 20))
     )
-    assert said(rates_of([one], before, after)) == {"u1": {"main": {"cpu": "0", "memory": "1048576"}}}
+    assert reported(rates_of([one], before, after)) == {"u1": {"main": {"cpu": "0", "memory": "1048576"}}}
 
 
 def test_a_pod_with_a_process_in_one_sample_only_is_left_out() -> None:
@@ -53,7 +53,7 @@ def test_a_pod_with_a_process_in_one_sample_only_is_left_out() -> None:
     assert rates_of(both, sample(0, main=0.0), sample(10, main=5.0, side=1.0)) == {}
     assert rates_of(both, sample(0, main=0.0, side=0.0), sample(10, main=5.0)) == {}
     found = rates_of(both, sample(0, main=0.0, side=0.0), sample(10, main=5.0, side=1.0))
-    assert said(found) == {"u1": {"main": {"cpu": "500m"}, "side": {"cpu": "100m"}}}
+    assert reported(found) == {"u1": {"main": {"cpu": "500m"}, "side": {"cpu": "100m"}}}
 
 
 def test_a_restarted_container_is_another_process() -> None:
@@ -65,7 +65,7 @@ def test_a_restarted_container_is_another_process() -> None:
 
 def test_ended_processes_use_nothing_and_hide_no_pod() -> None:
     ended = process(container="init", running=False)
-    assert said(rates_of([ended, process()], sample(0, main=0.0), sample(10, main=1.0))) == {
+    assert reported(rates_of([ended, process()], sample(0, main=0.0), sample(10, main=1.0))) == {
         "u1": {"main": {"cpu": "100m"}}
     }
 

@@ -147,8 +147,8 @@ def test_a_draft_gets_the_same_defaults(obj: dict[str, Any]) -> None:
     if kind.kind == "Secret":
         obj["stringData"] = {"a": "b"}
     draft = Draft.parse(encode_object(obj))
-    said = apply_draft_defaults(kind, draft)
-    assert apply_defaults(kind, obj) is said
+    drafted = apply_draft_defaults(kind, draft)
+    assert apply_defaults(kind, obj) is drafted
     assert same_json(Draft.parse(draft.encode()).get("spec"), obj.get("spec"))
     assert same_json({**obj, "metadata": 0}, {**_whole(draft), "metadata": 0})
 

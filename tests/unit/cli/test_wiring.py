@@ -108,7 +108,7 @@ def web(replicas: int) -> dict[str, Any]:
     return body
 
 
-def in_shop(body: dict[str, Any]) -> dict[str, Any]:
+def in_namespace_shop(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "metadata": {**body["metadata"], "namespace": "shop"}}
 
 
@@ -118,7 +118,7 @@ def test_all_controllers_and_a_scheduler_keep_a_cluster_on_sqlite_in_real_time(t
             shop = Key("Namespace", "", "shop")
             await here.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
             for body in (web(3), service("web", "web"), budget("web", "web", 1), quota("most", pods="20")):
-                await here.create(in_shop(body))
+                await here.create(in_namespace_shop(body))
             await here.until(WEB, lambda view: view.status.progress.stages.serving == 3)
             assert [each.name for each in here.plane.controllers] == list(CONTROLLERS)
             assert here.plane.leading
@@ -133,7 +133,7 @@ def test_all_controllers_and_a_scheduler_keep_a_cluster_on_sqlite_in_real_time(t
 
             sums = job("sums", 2)
             sums["spec"]["template"]["spec"]["containers"][0]["command"] = ["true"]
-            await here.create(in_shop(sums))
+            await here.create(in_namespace_shop(sums))
             await here.until(Key("Job.batch", "shop", "sums"), lambda v: is_true(v.status.conditions, "Complete"))
 
             await here.service.delete(shop, DeleteOptions())

@@ -48,7 +48,7 @@ async def left_after(without: AbstractContextManager[None]) -> set[str]:
         listed.set()
         (late,) = harness.caches.of_kind(LATE.key_kind)
         await until(lambda: late.synced)
-        await until(lambda: (told := controller.queue.statistics()).ready + told.waiting + told.running == 0)
+        await until(lambda: (queue := controller.queue.statistics()).ready + queue.waiting + queue.running == 0)
         found = {each.key.name for each in (await harness.world.service.list(CONFIG_MAP, ListOptions())).objects}
         await controller.stop()
         await running

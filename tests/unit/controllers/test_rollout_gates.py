@@ -146,7 +146,7 @@ def test_waiting_for_a_turn_is_no_regression(reason: str) -> None:
     assert judge(GOOD, GOOD, pending={("queued", reason): 4}).result is GateResult.OPEN
 
 
-# -- what pods say ---------------------------------------------------------------------------------
+# -- samples of pods ------------------------------------------------------------------------------
 
 
 def ask(pod: PodView, revision: int = 150, age_s: float = 5) -> SampleOutcome | None:

@@ -352,7 +352,7 @@ def test_a_kill_loses_nothing_that_was_flushed(tmp_path: Path, seed: str) -> Non
         for _ in range(60 + 7 * ord(seed) % 50):
             flushed = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
-        rest = child.stdout.read().splitlines()  # what it had told before it died
+        rest = child.stdout.read().splitlines()  # its last lines before it died
         flushed = int(rest[-1]) if rest and rest[-1] else flushed
     finally:
         with suppress(ProcessLookupError):

@@ -268,7 +268,7 @@ def test_coverage_counts_seen_and_kept_decisions_by_rule() -> None:
     recorder = Recorder(make_env(time, decisions_kept_max=2))
     assert recorder.coverage().held_since is None
     time.seconds = 30.0
-    for n, kept in enumerate(["", "", "sample", "failure: Conflict", "failure: failed", "because I said so"]):
+    for n, kept in enumerate(["", "", "sample", "failure: Conflict", "failure: failed", "requested"]):
         recorder.take(decision(f"d-{n}", kept=kept, began=BEGAN + timedelta(seconds=n)))
     coverage = recorder.coverage()
     assert (coverage.since, coverage.until) == (BEGAN, BEGAN + timedelta(seconds=30))

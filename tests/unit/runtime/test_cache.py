@@ -399,7 +399,7 @@ async def test_deletions_are_remembered_up_to_a_number_and_a_time() -> None:
 @asynchronous
 async def test_subscribers_are_notified_in_order_and_one_that_raises_stops_no_other() -> None:
     harness, cache = await with_maps(1)
-    told: list[tuple[ChangeType, str]] = []
+    notified: list[tuple[ChangeType, str]] = []
 
     def bad(_: CacheChange) -> None:
         raise ValueError("a handler's own mistake")
@@ -407,7 +407,7 @@ async def test_subscribers_are_notified_in_order_and_one_that_raises_stops_no_ot
     async def waits(_: CacheChange) -> None: ...
 
     cache.subscribe(bad, name="bad")
-    good = cache.subscribe(lambda change: told.append((change.type, change.key.name)), name="good")
+    good = cache.subscribe(lambda change: notified.append((change.type, change.key.name)), name="good")
     with pytest.raises(InvariantBroken, match="must not be async"):
         cache.subscribe(waits, name="waits")  # type: ignore[arg-type]
     await harness.world.create(config_map("x"))
@@ -415,13 +415,13 @@ async def test_subscribers_are_notified_in_order_and_one_that_raises_stops_no_ot
     await harness.world.service.delete(map_key("x"))
     await harness.quiet(CONFIG_MAP)
     added, changed, deleted = ChangeType.ADDED, ChangeType.CHANGED, ChangeType.DELETED
-    assert told == [(added, "m0"), (added, "x"), (changed, "x"), (deleted, "x")]
+    assert notified == [(added, "m0"), (added, "x"), (changed, "x"), (deleted, "x")]
     await until(lambda: len(harness.reported) == 4)
     assert all(isinstance(error, ValueError) for error in harness.reported)
     good.close()
     await harness.world.create(config_map("y"))
     await harness.quiet(CONFIG_MAP)
-    assert len(told) == 4
+    assert len(notified) == 4
     assert cache.synced
     await harness.caches.stop()
 

@@ -41,19 +41,19 @@ class Model:
         self.harness = harness
         self.cache = cache
         self.colours: dict[str, str] = {}
-        self.told: dict[Key, Object] = {}
+        self.notified: dict[Key, Object] = {}
         self.revision = 0
         cache.add_index(BY_COLOUR)
-        cache.subscribe(self._hear, name="model")
+        cache.subscribe(self._receive, name="model")
 
-    def _hear(self, change: CacheChange) -> None:
+    def _receive(self, change: CacheChange) -> None:
         if change.type is ChangeType.DELETED:
-            assert self.told.pop(change.key).revision <= change.revision
+            assert self.notified.pop(change.key).revision <= change.revision
         else:
             assert change.new is not None
-            assert (change.key in self.told) == (change.type is ChangeType.CHANGED)
-            assert change.key not in self.told or self.told[change.key].revision < change.new.revision
-            self.told[change.key] = change.new
+            assert (change.key in self.notified) == (change.type is ChangeType.CHANGED)
+            assert change.key not in self.notified or self.notified[change.key].revision < change.new.revision
+            self.notified[change.key] = change.new
         self.check()
 
     def check(self) -> None:
@@ -106,7 +106,7 @@ class Model:
     async def quiet(self) -> None:
         self.harness.transport.down = False
         await self.harness.quiet(CONFIG_MAP)
-        await until(lambda: self.told == {each.key: each for each in self.cache.list().value})
+        await until(lambda: self.notified == {each.key: each for each in self.cache.list().value})
         found = self.cache.list().value
         assert revisions(found) == self.harness.committed(CONFIG_MAP)
         assert {each.key.name: each.edit()["data"]["colour"] for each in found} == self.colours

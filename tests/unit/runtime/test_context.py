@@ -437,18 +437,18 @@ def replicas_of(value: int) -> Any:
     return work
 
 
-def says(value: bool) -> Any:
+def answers(value: bool) -> Any:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is not None:
-            status = {"type": "Good", "status": str(value), "reason": "Said"}
+            status = {"type": "Good", "status": str(value), "reason": "Set"}
             await ctx.write_status(found, {"conditions": [status]})
         return Action.await_change()
 
     return work
 
 
-@pytest.mark.parametrize("make", [replicas_of, says], ids=["spec", "condition"])
+@pytest.mark.parametrize("make", [replicas_of, answers], ids=["spec", "condition"])
 def test_two_controllers_that_undo_each_other_are_throttled_and_named(make: Callable[[Any], Any]) -> None:
     """crossplane#6751 (bug 14): a conflict at full speed, without error or backoff, is found and its writer named."""
 
@@ -461,9 +461,9 @@ def test_two_controllers_that_undo_each_other_are_throttled_and_named(make: Call
         early = one.statistics().runs + two.statistics().runs
         await asyncio.sleep(600)
         late = one.statistics().runs + two.statistics().runs - early
-        told = [str(error) for error in harness.reported]
-        assert any("which two wrote" in each and "web" in each for each in told), told
-        assert any("which one wrote" in each and "web" in each for each in told), told
+        errors = [str(error) for error in harness.reported]
+        assert any("which two wrote" in each and "web" in each for each in errors), errors
+        assert any("which one wrote" in each and "web" in each for each in errors), errors
         assert late < 200, f"{late} runs in ten minutes"
         loops = one.statistics().queue.loops
         assert [(loop.key, loop.woken_by.writer) for loop in loops] == [(WEB, "two")]

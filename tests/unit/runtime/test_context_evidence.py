@@ -23,11 +23,11 @@ class ChangingObservation:
     """An observation that is different each time."""
 
     def __init__(self) -> None:
-        self.heard: dict[str, int] = {"times": 0}
+        self.observed: dict[str, int] = {"times": 0}
 
     def listen(self) -> dict[str, int]:
-        self.heard["times"] += 1
-        return self.heard
+        self.observed["times"] += 1
+        return self.observed
 
 
 def unrecorded(_: Context, __: str, measure: Any) -> Any:
@@ -40,14 +40,14 @@ async def test_a_recheck_uses_the_recorded_measurement_and_makes_no_new_one(harn
 
     async def work(ctx: Context, key: Key) -> Action:
         ctx.get(key)
-        heard = ctx.measured("what is heard", observation.listen)
-        return Action.requeue(delay_s=1.0 + heard["times"], reason=f"heard {heard['times']} times")
+        observed = ctx.measured("observations", observation.listen)
+        return Action.requeue(delay_s=1.0 + observed["times"], reason=f"observed {observed['times']} times")
 
     await harness.create()
     harness.open(work)
     await until(lambda: len(harness.decisions()) == 3)
     assert await harness.recheck(work) == 3  # from the record, although the observation has changed since
-    assert observation.heard["times"] == 3
+    assert observation.observed["times"] == 3
 
 
 @with_harness()
@@ -56,7 +56,7 @@ async def test_a_measurement_that_is_not_recorded_is_found(harness: ControllerHa
 
     async def work(ctx: Context, key: Key) -> Action:
         ctx.get(key)
-        return Action.requeue(delay_s=1.0 + ctx.measured("what is heard", observation.listen)["times"])
+        return Action.requeue(delay_s=1.0 + ctx.measured("observations", observation.listen)["times"])
 
     async def asks_another(ctx: Context, key: Key) -> Action:
         ctx.get(key)

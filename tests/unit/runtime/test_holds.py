@@ -39,7 +39,7 @@ def patch(ctx: Context, found: Object) -> Awaitable[Any]:
     return ctx.patch(found, MARK)
 
 
-def patch_whatever_it_says(ctx: Context, found: Object) -> Awaitable[Any]:
+def patch_any_version(ctx: Context, found: Object) -> Awaitable[Any]:
     return ctx.patch(found, MARK, any_version=True)
 
 
@@ -57,7 +57,7 @@ def works_by(write: Write) -> Callable[[Context, Key], Awaitable[Action]]:
     return work
 
 
-@pytest.mark.parametrize("write", [patch, patch_whatever_it_says, delete])
+@pytest.mark.parametrize("write", [patch, patch_any_version, delete])
 @pytest.mark.parametrize("name", ["marker", "all"])
 def test_an_object_on_hold_is_changed_only_after_the_hold_has_ended(write: Write, name: str) -> None:
     @with_harness()
@@ -66,7 +66,7 @@ def test_an_object_on_hold_is_changed_only_after_the_hold_has_ended(write: Write
         await hold(harness, name)
         ends_s = harness.sim.now_s + HOLD_S
         controller = harness.open(works_by(write), name="marker")
-        await until(lambda: (told := controller.explain(WEB)) is not None and told.failures > 0)
+        await until(lambda: (report := controller.explain(WEB)) is not None and report.failures > 0)
         report = controller.explain(WEB)
         assert report is not None
         assert "ada holds" in str(report.last_error)

@@ -74,7 +74,7 @@ async def gives_another_reason(ctx: Context, key: Key) -> Action:
     return Action.await_change(reason=f"for the {next(COUNTER)}th time")
 
 
-async def fails_with_other_words(ctx: Context, key: Key) -> Action:
+async def fails_with_another_message(ctx: Context, key: Key) -> Action:
     ctx.get(key)
     raise Unavailable(f"no {next(COUNTER)}")
 
@@ -157,8 +157,8 @@ async def depends_on_reply_order(ctx: Context, key: Key) -> Action:
 
 
 HIDDEN: list[Callable[[Context, Key], Any]] = [
-    reads_the_clock, remembers, decides_how_long, gives_another_reason, fails_with_other_words, fails_or_not, asks_more,
-    asks_less, asks_about_another, draws_or_not, draws_later, looks_at_the_time, allows_another_age,
+    reads_the_clock, remembers, decides_how_long, gives_another_reason, fails_with_another_message, fails_or_not,
+    asks_more, asks_less, asks_about_another, draws_or_not, draws_later, looks_at_the_time, allows_another_age,
     swallows_everything,
 ]  # fmt: skip
 

@@ -101,10 +101,10 @@ def test_conditions_of_other_writers_stay_and_a_transition_keeps_its_time() -> N
 
 
 def test_the_input_is_not_modified() -> None:
-    found, said = web({"conditions": []}), {"conditions": [condition("Ready", status=True, reason="Yes")]}
-    before = msgspec.json.encode(said)
-    plan_status(found, said, NOW)
-    assert msgspec.json.encode(said) == before
+    found, written = web({"conditions": []}), {"conditions": [condition("Ready", status=True, reason="Yes")]}
+    before = msgspec.json.encode(written)
+    plan_status(found, written, NOW)
+    assert msgspec.json.encode(written) == before
 
 
 @with_harness()
@@ -112,14 +112,14 @@ async def test_the_observed_generation_is_that_of_the_version_read_although_a_ne
     harness: ControllerHarness,
 ) -> None:
     """argo-rollouts#4073 (bug 10): a status decided on an old spec is rejected; it never describes the new one."""
-    said: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
 
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None
-        if not said:
+        if not written:
             await harness.scale("web", 9)  # a newer one exists, and this run does not know it
-        said.append((found.metadata.generation, found.view.spec.replicas))
+        written.append((found.metadata.generation, found.view.spec.replicas))
         await ctx.write_status(found, {"replicas": found.view.spec.replicas})
         return Action.await_change()
 
@@ -134,10 +134,10 @@ async def test_the_observed_generation_is_that_of_the_version_read_although_a_ne
     await harness.create("web", 1)
     following = asyncio.ensure_future(follow())
     harness.open(work)
-    await until(lambda: len(said) >= 2)
+    await until(lambda: len(written) >= 2)
     await asyncio.sleep(1)
     following.cancel()
-    assert said[0] == (1, 1)
+    assert written[0] == (1, 1)
     assert history[-1] == (2, 2, 9)
     assert all(not observed or replicas == {1: 1, 2: 9}[observed] for _, observed, replicas in history)
     assert all((generation, observed) != (2, 1) for generation, observed, _ in history)

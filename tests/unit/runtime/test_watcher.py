@@ -83,19 +83,19 @@ async def miss_everything(harness: CacheHarness, cache: Cache) -> None:
 @asynchronous
 async def test_after_a_compaction_it_lists_and_notifies_of_missed_changes_at_once() -> None:
     harness, cache, watcher = await start_watcher()
-    told: list[tuple[ChangeType, str, bool]] = []
+    notified: list[tuple[ChangeType, str, bool]] = []
     seen: list[set[str]] = []
 
     def remember(change: CacheChange) -> None:
-        told.append((change.type, change.key.name, change.missed))
+        notified.append((change.type, change.key.name, change.missed))
         seen.append({each.key.name for each in cache.list().value})
 
     cache.subscribe(remember, name="test")
-    told.clear()
+    notified.clear()
     seen.clear()
     await miss_everything(harness, cache)
     await harness.quiet(CONFIG_MAP)
-    assert told == [
+    assert notified == [
         (ChangeType.DELETED, "m0", True),
         (ChangeType.CHANGED, "m1", True),
         (ChangeType.ADDED, "new", True),

@@ -42,8 +42,8 @@ async def notices_a_dead_stream(*, probes: bool) -> str:
     await harness.world.create(config_map("unheard"))
 
     def lost() -> str:
-        told = watcher.statistics().transitions
-        return next((reason for reason in ("behind", "silent") if told.get(f"pausing: {reason}")), "")
+        transitions = watcher.statistics().transitions
+        return next((reason for reason in ("behind", "silent") if transitions.get(f"pausing: {reason}")), "")
 
     try:
         await until(lost, within_s=1.0)
@@ -131,7 +131,7 @@ async def test_an_event_that_one_stream_lost_and_the_next_repeats_is_applied() -
         return WatchEvent(EventType.MODIFIED, newer, newer.revision)
 
     cache.apply(version(first, 3))  # what came at 2 was hidden
-    cache.apply(version(second, 2))  # resumed, the next stream tells it
+    cache.apply(version(second, 2))  # resumed, the next stream repeats it
     cache.apply(version(first, 3))
     assert cache.get(second.key).value.revision == revision + 2  # type: ignore[union-attr]
     cache.progress(revision + 2)

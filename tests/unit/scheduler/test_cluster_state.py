@@ -235,7 +235,7 @@ def test_a_followed_state_equals_one_built_at_once() -> None:
         harness = SchedulerHarness(sim, cluster, LIMITS)
         await harness.open_for(*(node(name, zone="zone-a") for name in NODES))
         await harness.priority("urgent", 10)
-        harness.wire.pod_watch_delay_s = sim.choose("pods are heard of late", (0.0, 0.3))
+        harness.wire.pod_watch_delay_s = sim.choose("pods are seen late", (0.0, 0.3))
         changes = Changes(sim, harness)
         for _ in range(50):
             await changes.step()

@@ -202,7 +202,7 @@ SIZES = st.sampled_from(("200m", "300m", "500m"))
 
 
 @st.composite
-def inns(draw: st.DrawFn) -> tuple[PreemptionHarness, Object]:
+def crowded_clusters(draw: st.DrawFn) -> tuple[PreemptionHarness, Object]:
     count = draw(st.integers(1, 3))
     nodes = [node_view(f"node-{n}", zone=f"zone-{n % 2}") for n in range(count)]
     pods = [
@@ -230,7 +230,7 @@ def inns(draw: st.DrawFn) -> tuple[PreemptionHarness, Object]:
 
 
 @settings(max_examples=120, deadline=None)
-@given(inns())
+@given(crowded_clusters())
 def test_no_other_set_of_victims_would_be_better(case: tuple[PreemptionHarness, Object]) -> None:
     """Over all subsets on all nodes: the highest victim is as low as possible, and no victim could have stayed."""
     harness, wanting = case

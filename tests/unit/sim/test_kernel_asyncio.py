@@ -90,7 +90,7 @@ def test_gather_wait_as_completed_shield_and_cancellation_work() -> None:
         shielded.cancel()
         victim = asyncio.ensure_future(after(100))
         await asyncio.sleep(0)
-        victim.cancel("told to")
+        victim.cancel("requested")
         with pytest.raises(asyncio.CancelledError):
             await victim
         return [gathered, completed, len(done), len(pending)]

@@ -143,10 +143,10 @@ class LedgerRepair:
         self._leaked.labels(key.name).set(len(plan.leaked))
         if plan.free:
             live = await ctx.fresh(key)
-            home = await ctx.fresh(Key(NODE.key_kind, "", key.name))
+            node_now = await ctx.fresh(Key(NODE.key_kind, "", key.name))
             if live is not None:
                 for uid in plan.free:
-                    await self._free(ctx, live, home, uid)
+                    await self._free(ctx, live, node_now, uid)
         leaked = f"{len(plan.leaked)} claims wait for the agent or a person to confirm their end" if plan.leaked else ""
         return Action.requeue(delay_s=ctx.limits.repair_every_s, reason=leaked)
 
@@ -161,7 +161,7 @@ class LedgerRepair:
                 reserved.append(uid)
         return plan_ledger(view, pods, reserved, out_of_service=out_of_service)
 
-    async def _free(self, ctx: Context, live: Object, home: Object | None, uid: str) -> None:
+    async def _free(self, ctx: Context, live: Object, node_now: Object | None, uid: str) -> None:
         """Free one claim, if the API server has neither its pod nor its reservation."""
         entry = live.as_view(NodeAllocationView).status.entries.get(uid)
         if entry is None:
@@ -169,7 +169,7 @@ class LedgerRepair:
         if entry.state == "Reserved":
             if await ctx.fresh(Key(RESERVATION.key_kind, entry.namespace, uid)) is not None:
                 return
-        elif not _is_out(home):
+        elif not _is_out(node_now):
             return  # only the out-of-service taint frees this, and it was removed
         self._repairs.labels("claim").inc()
         try:

@@ -110,17 +110,17 @@ def existing_node(node: Object | None, name: str, uid: str) -> Object:
 
 async def keeps_its_place(core: Core, proof: Proof, pod: Object | None, pod_uid: str, node: str, node_uid: str) -> bool:
     """Whether a pod could be bound now, on its claim on a node."""
-    home = await proof.object(node_key(node))
+    found = await proof.object(node_key(node))
     page = await page_of(core, proof, node)
     if pod is None or page is None or pod_uid not in page:
         return False
     try:
         check_pod_claimable(pod, pod_uid)
-        home = existing_node(home, node, node_uid)
+        found = existing_node(found, node, node_uid)
     except Refused:
         return False
-    fits = first_misfit(pod.as_view(PodView), home.as_view(NodeView), page.release(pod_uid)) is None
-    return page.node_uid == home.uid and fits
+    fits = first_misfit(pod.as_view(PodView), found.as_view(NodeView), page.release(pod_uid)) is None
+    return page.node_uid == found.uid and fits
 
 
 async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:

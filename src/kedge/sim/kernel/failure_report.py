@@ -23,8 +23,8 @@ def describe_failure(artefact: Artefact, *, path: Path | None = None) -> str:
         *([f"program    {artefact.target}"] if artefact.target else []),
         f"run        seed {artefact.seed}, {_size(artefact)}, trace {artefact.hash}",
         "",
-        "story",
-        *[f"  {line}" for line in story(artefact.trace.events)],
+        "events",
+        *[f"  {line}" for line in shown_events(artefact.trace.events)],
     ]
     if broken is not None and broken.detail:
         lines += ["", "detail", *[f"  {line}" for line in broken.detail.rstrip().splitlines()[-30:]]]
@@ -43,8 +43,8 @@ def _size(artefact: Artefact) -> str:
     return f"{faults} faults, {deviations} schedule deviations, {len(artefact.trace.steps)} steps"
 
 
-def story(events: list[Event]) -> list[str]:
-    """The events worth reading, in order, with a mark where some are left out."""
+def shown_events(events: list[Event]) -> list[str]:
+    """The events of the report, in order, with a mark where some are left out."""
     kept = _events_to_show(events)
     lines: list[str] = []
     before = -1

@@ -87,13 +87,13 @@ def key(name: str, *, namespace: str = "ns", kind: str = KIND) -> Key:
     return Key(kind, namespace, name)
 
 
-def fail(story: str) -> NoReturn:
-    raise AssertionError(story)
+def fail(message: str) -> NoReturn:
+    raise AssertionError(message)
 
 
-def expect(condition: object, story: str) -> None:
+def expect(condition: object, message: str) -> None:
     if not condition:
-        raise AssertionError(story)
+        raise AssertionError(message)
 
 
 def same(got: object, want: object, what: str) -> None:

@@ -51,7 +51,7 @@ GETS_IN_FLIGHT = 64
 ATTEMPTS_MAX = 4
 """How often a request is repeated because the store was restored meanwhile."""
 
-_NUDGE = Backoff(0.005, 0.2)
+_POLL = Backoff(0.005, 0.2)
 
 
 class EtcdStore:
@@ -362,14 +362,14 @@ class EtcdStore:
             feed = await self._sound_feed()
             if revision <= feed.revision:
                 return feed
-            nudge = self.spawn(self._nudge(feed, revision), "nudge")
+            poll = self.spawn(self._poll_until(feed, revision), "poll")
             try:
                 await feed.wait_reached(revision)
             except Unavailable:
                 if feed is await self._sound_feed():
                     raise
             finally:
-                nudge.cancel()
+                poll.cancel()
 
     async def _sound_feed(self) -> Feed:
         try:
@@ -378,7 +378,7 @@ class EtcdStore:
         except TimeoutError:
             raise Unavailable("history restarts, but etcd cannot be reached: try again") from None
 
-    async def _nudge(self, feed: Feed, revision: Revision) -> None:
+    async def _poll_until(self, feed: Feed, revision: Revision) -> None:
         failures = 0
         while feed.revision < revision:
             try:
@@ -386,7 +386,7 @@ class EtcdStore:
             except OperatingError as error:
                 _log.debug("the newest revision is unknown: %s", error)
             failures += 1
-            await asyncio.sleep(_NUDGE.ceiling_s(failures))
+            await asyncio.sleep(_POLL.ceiling_s(failures))
 
     async def _make_progress(self) -> None:
         while self._progress_wanted:

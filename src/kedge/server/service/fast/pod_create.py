@@ -95,12 +95,12 @@ def new_known_pod(
         return None
     if not annotations and own.annotations is not NO_MAP:
         return None  # perhaps a null, which is decoded as empty but stored as it is
-    home = own.namespace or namespace
-    if not _is_plain(kind, frame) or (namespace and home != namespace) or label_problem(home):
+    target_namespace = own.namespace or namespace
+    if not _is_plain(kind, frame) or (namespace and target_namespace != namespace) or label_problem(target_namespace):
         return None
     metadata = ObjectMeta(
         name=own.name,
-        namespace=home,
+        namespace=target_namespace,
         uid=new_uid(),
         generation=1,
         labels=labels.view,
@@ -112,7 +112,7 @@ def new_known_pod(
     if (annotations or metadata.finalizers) and not _is_valid(kind, metadata):
         return None  # the other fields were checked above, or are made here
     stored = _StoredPodMetadata(
-        own.name, home, metadata.uid, now, 1, labels.raw, annotations, owners.raw, metadata.finalizers
+        own.name, target_namespace, metadata.uid, now, 1, labels.raw, annotations, owners.raw, metadata.finalizers
     )
     return (
         PodView(metadata=metadata, spec=spec.view, status=_PENDING.view),

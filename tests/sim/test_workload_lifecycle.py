@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from tests.kit.controllers import replica_set
+from tests.kit.workload_harness import WorkloadHarness, without_faults
 from tests.kit.workload_manifests import BATCH, JOB, WEB, batch, image, web
-from tests.kit.workload_stories import WorkloadHarness, calm
 from tests.objects import DEPLOYMENT, POD, RESOURCE_QUOTA, deployment, pod, resource_quota
 
 from kedge.api.conditions import is_true
@@ -26,7 +26,7 @@ REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
 # -- Deployments -----------------------------------------------------------------------------------
 
 
-@calm
+@without_faults
 async def test_undoing_a_rollout_reuses_the_old_replica_set_and_moves_its_revision_up(
     harness: WorkloadHarness,
 ) -> None:
@@ -49,7 +49,7 @@ async def test_undoing_a_rollout_reuses_the_old_replica_set_and_moves_its_revisi
     assert observed.observed_generation == harness.web().generation
 
 
-@calm
+@without_faults
 async def test_a_paused_rollout_continues_only_when_it_is_resumed(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
@@ -66,7 +66,7 @@ async def test_a_paused_rollout_continues_only_when_it_is_resumed(harness: Workl
     await harness.until(lambda: harness.is_done() and len(harness.serving("web:2")) == 4)
 
 
-@calm
+@without_faults
 async def test_a_rollout_whose_pods_never_start_exceeds_its_deadline_and_the_old_pods_stay(
     harness: WorkloadHarness,
 ) -> None:
@@ -74,7 +74,7 @@ async def test_a_rollout_whose_pods_never_start_exceeds_its_deadline_and_the_old
     body["spec"]["progressDeadlineSeconds"] = 60
     await harness.service.create(DEPLOYMENT, body)
     await harness.until(harness.is_done)
-    harness.hands.starts = lambda found: found.view.spec.containers[0].image != "web:2"
+    harness.nodes.starts = lambda found: found.view.spec.containers[0].image != "web:2"
     await harness.service.patch(WEB, image("web:2"))
     await harness.until(lambda: (c := harness.condition("Progressing")) is not None and c.status == "False")
     progressing = harness.condition("Progressing")
@@ -91,7 +91,7 @@ async def test_a_rollout_whose_pods_never_start_exceeds_its_deadline_and_the_old
     assert progressing.status == "True"
 
 
-@calm
+@without_faults
 async def test_old_replica_sets_beyond_the_history_limit_are_deleted(harness: WorkloadHarness) -> None:
     body = web(2, surge=1, unavailable=1)
     body["spec"]["revisionHistoryLimit"] = 1
@@ -105,7 +105,7 @@ async def test_old_replica_sets_beyond_the_history_limit_are_deleted(harness: Wo
     assert images == {"web:3", "web:4"}
 
 
-@calm
+@without_faults
 async def test_recreate_ends_all_old_replicas_before_a_new_one_starts(harness: WorkloadHarness) -> None:
     body = deployment("web", replicas=3)
     body["spec"]["strategy"] = {"type": "Recreate"}
@@ -122,7 +122,7 @@ async def test_recreate_ends_all_old_replicas_before_a_new_one_starts(harness: W
     await harness.until(lambda: harness.is_done() and len(harness.serving("web:2")) == 3)
 
 
-@calm
+@without_faults
 async def test_a_replica_set_of_another_owner_keeps_its_name(harness: WorkloadHarness) -> None:
     body = web(1, surge=1, unavailable=0)
     shown = (await harness.service.create(DEPLOYMENT, body, options=WriteOptions(dry_run=True))).object
@@ -139,7 +139,7 @@ async def test_a_replica_set_of_another_owner_keeps_its_name(harness: WorkloadHa
     await harness.silence()
 
 
-@calm
+@without_faults
 async def test_a_held_deployment_is_left_alone_until_the_hold_expires(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(2, surge=1, unavailable=0))
     await harness.until(harness.is_done)
@@ -163,7 +163,7 @@ async def test_a_held_deployment_is_left_alone_until_the_hold_expires(harness: W
 # -- ReplicaSets -----------------------------------------------------------------------------------
 
 
-@calm
+@without_faults
 async def test_surplus_leaves_the_endpoints_before_it_is_deleted(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(lambda: harness.is_done() and harness.web().status.progress.stages.serving == 3)
@@ -184,7 +184,7 @@ async def test_surplus_leaves_the_endpoints_before_it_is_deleted(harness: Worklo
     assert len(marked) == 2
 
 
-@calm
+@without_faults
 async def test_a_lost_replica_is_released_and_replaced_once_by_one_that_names_it(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
@@ -201,7 +201,7 @@ async def test_a_lost_replica_is_released_and_replaced_once_by_one_that_names_it
     await harness.silence()
 
 
-@calm
+@without_faults
 async def test_a_pod_whose_labels_change_is_released_and_a_matching_orphan_is_adopted(
     harness: WorkloadHarness,
 ) -> None:
@@ -219,7 +219,7 @@ async def test_a_pod_whose_labels_change_is_released_and_a_matching_orphan_is_ad
     await harness.silence()
 
 
-@calm
+@without_faults
 async def test_an_at_most_one_pod_waits_for_the_end_of_a_pod_deleted_by_force(
     harness: WorkloadHarness,
 ) -> None:
@@ -237,7 +237,7 @@ async def test_an_at_most_one_pod_waits_for_the_end_of_a_pod_deleted_by_force(
     await harness.until(harness.is_done)
 
 
-@calm
+@without_faults
 async def test_a_slot_whose_last_pod_may_still_run_stays_taken(harness: WorkloadHarness) -> None:
     body = web(2, surge=0, unavailable=1)
     body["spec"]["template"]["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
@@ -253,7 +253,7 @@ async def test_a_slot_whose_last_pod_may_still_run_stays_taken(harness: Workload
     assert [each.key for each in harness.reader.pods()] == [second.key], "one has ended, and it is not the first"
 
 
-@calm
+@without_faults
 async def test_a_refusal_is_shown_until_there_is_room_again(harness: WorkloadHarness) -> None:
     await harness.service.create(RESOURCE_QUOTA, resource_quota(pods="2"))
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
@@ -269,7 +269,7 @@ async def test_a_refusal_is_shown_until_there_is_room_again(harness: WorkloadHar
     await harness.silence()
 
 
-@calm
+@without_faults
 async def test_a_slot_with_a_foreign_pod_is_skipped(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(1, surge=1, unavailable=0))
     await harness.until(harness.is_done)
@@ -291,7 +291,7 @@ def job_status(harness: WorkloadHarness) -> Any:
     return None if found is None else found.view.status
 
 
-@calm
+@without_faults
 async def test_a_finished_job_is_deleted_after_its_time_to_live_and_its_pods_have_no_finalizer(
     harness: WorkloadHarness,
 ) -> None:
@@ -303,9 +303,9 @@ async def test_a_finished_job_is_deleted_after_its_time_to_live_and_its_pods_hav
     assert not any(each.metadata.finalizers for each in harness.reader.pods())
 
 
-@calm
+@without_faults
 async def test_a_job_that_fails_too_often_stops_with_a_condition(harness: WorkloadHarness) -> None:
-    harness.hands.phase_of = lambda _: "Failed"
+    harness.nodes.phase_of = lambda _: "Failed"
     await harness.service.create(JOB, batch(completions=3, parallelism=1, backoffLimit=2))
     await harness.until(lambda: is_true(job_status(harness).conditions, "Failed"), within_s=600)
     failed = harness.condition("Failed", BATCH)
@@ -315,9 +315,9 @@ async def test_a_job_that_fails_too_often_stops_with_a_condition(harness: Worklo
     await harness.silence()
 
 
-@calm
+@without_faults
 async def test_a_suspended_job_stops_and_continues_when_resumed(harness: WorkloadHarness) -> None:
-    harness.hands.phase_of = lambda _: "Running"
+    harness.nodes.phase_of = lambda _: "Running"
     await harness.service.create(JOB, batch(completions=4, parallelism=2))
     await harness.until(lambda: len(harness.reader.pods()) == 2)
     await harness.service.patch(BATCH, {"spec": {"suspend": True}})
@@ -325,15 +325,15 @@ async def test_a_suspended_job_stops_and_continues_when_resumed(harness: Workloa
         lambda: is_true(job_status(harness).conditions, "Suspended") and job_status(harness).active == 0
     )
     assert job_status(harness).start_time is None
-    harness.hands.phase_of = lambda _: "Succeeded"
+    harness.nodes.phase_of = lambda _: "Succeeded"
     await harness.service.patch(BATCH, {"spec": {"suspend": False}})
     await harness.until(lambda: is_true(job_status(harness).conditions, "Complete"), within_s=600)
     assert job_status(harness).succeeded == 4
 
 
-@calm
+@without_faults
 async def test_a_job_that_runs_too_long_is_ended(harness: WorkloadHarness) -> None:
-    harness.hands.phase_of = lambda _: "Running"
+    harness.nodes.phase_of = lambda _: "Running"
     await harness.service.create(JOB, batch(completions=1, parallelism=1, activeDeadlineSeconds=30))
     await harness.until(lambda: is_true(job_status(harness).conditions, "Failed"))
     failed = harness.condition("Failed", BATCH)
@@ -342,7 +342,7 @@ async def test_a_job_that_runs_too_long_is_ended(harness: WorkloadHarness) -> No
     assert job_status(harness).active == 0
 
 
-@calm
+@without_faults
 async def test_an_indexed_job_runs_each_index_with_its_number(harness: WorkloadHarness) -> None:
     seen: dict[str, int] = {}
 
@@ -351,7 +351,7 @@ async def test_an_indexed_job_runs_each_index_with_its_number(harness: WorkloadH
         seen[variable.value] = seen.get(variable.value, 0) + 1
         return "Failed" if variable.value == "1" and seen["1"] == 1 else "Succeeded"
 
-    harness.hands.phase_of = fail_first
+    harness.nodes.phase_of = fail_first
     await harness.service.create(JOB, batch(completions=4, parallelism=2, completionMode="Indexed"))
     await harness.until(lambda: is_true(job_status(harness).conditions, "Complete"), within_s=300)
     assert job_status(harness).completed_indexes == "0-3"
@@ -359,18 +359,18 @@ async def test_an_indexed_job_runs_each_index_with_its_number(harness: WorkloadH
     assert seen == {"0": 1, "1": 2, "2": 1, "3": 1}
 
 
-@calm
+@without_faults
 async def test_the_pods_of_a_deleted_job_have_no_finalizer(harness: WorkloadHarness) -> None:
-    harness.hands.phase_of = lambda _: "Running"
+    harness.nodes.phase_of = lambda _: "Running"
     await harness.service.create(JOB, batch(completions=2, parallelism=2))
     await harness.until(lambda: len(harness.reader.pods()) == 2)
     await harness.service.delete(BATCH, DeleteOptions(propagation="Background"))
     await harness.until(lambda: not any(each.metadata.finalizers for each in harness.reader.pods()))
 
 
-@calm
+@without_faults
 async def test_a_pod_of_a_job_that_a_service_lists_counts_as_serving(harness: WorkloadHarness) -> None:
-    harness.hands.phase_of = lambda _: "Running"  # it runs on
+    harness.nodes.phase_of = lambda _: "Running"  # it runs on
     await harness.service.create(JOB, batch(completions=1))
     await harness.until(lambda: [pod for pod in harness.reader.pods() if pod.view.status.phase == "Running"])
     (pod,) = harness.reader.pods()

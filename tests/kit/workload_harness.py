@@ -1,4 +1,4 @@
-"""One workload and its controllers in a simulation without faults, for a test of one story."""
+"""One workload and its controllers in a simulation without faults, for one test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkloadHarness:
 
     sim: Simulation
     cluster: Cluster
-    hands: FakeNodes
+    nodes: FakeNodes
     reader: StoreReader
 
     @property
@@ -72,25 +72,25 @@ class WorkloadHarness:
         )
 
 
-Story = Callable[[WorkloadHarness], Coroutine[Any, Any, None]]
+WorkloadTest = Callable[[WorkloadHarness], Coroutine[Any, Any, None]]
 
 
-def calm(story: Story) -> Callable[[], None]:
-    """Run a story once, without faults; what it raises fails the test."""
+def without_faults(body: WorkloadTest) -> Callable[[], None]:
+    """Run a test once, without faults; an exception fails it."""
 
     async def program(sim: Simulation) -> None:
         sim.heal()
         cluster = await new_cluster(sim)
-        hands = FakeNodes(cluster)
+        nodes = FakeNodes(cluster)
         sim.host("manager").boot(WorkloadManager(sim, cluster).start)
-        working = asyncio.create_task(hands.run())
-        await story(WorkloadHarness(sim, cluster, hands, StoreReader(cluster.store)))
+        working = asyncio.create_task(nodes.run())
+        await body(WorkloadHarness(sim, cluster, nodes, StoreReader(cluster.store)))
         working.cancel()
 
-    @wraps(story)
+    @wraps(body)
     def test() -> None:
         outcome = run(program, 1)
         assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
 
-    del test.__wrapped__  # or pytest would take the story's argument for a fixture
+    del test.__wrapped__  # or pytest would take its argument for a fixture
     return test

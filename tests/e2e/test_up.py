@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.up_workload import MANIFEST, down_nodes, is_running, processes, until
 from tests.kit.api_server import ServerProcess
+from tests.kit.process_nodes import keeper_pids
 
 
 class UpProcess(ServerProcess):
@@ -108,3 +109,29 @@ def test_rollouts_are_undone_nodes_drained_and_owned_objects_collected(cluster: 
     cluster.kubectl("create", "configmap", "inside", "-n", "gone")
     cluster.kubectl("delete", "namespace", "gone", "--timeout=60s", timeout_s=70)
     assert "NotFound" in cluster.kubectl("get", "configmap", "inside", "-n", "gone", check=False)
+
+
+def test_down_stops_an_up_that_runs_and_leaves_nothing_running(cluster: UpProcess) -> None:
+    cluster.kubectl("apply", "-f", "-", stdin=MANIFEST)
+    until(lambda: len(processes(cluster)) == 2, "two processes run")
+    pids = processes(cluster).values()
+    down_nodes(cluster)
+    assert cluster.wait() == 0
+    assert processes(cluster) == {}
+    assert not any(is_running(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_interrupted_stops_everything_it_started(number: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kedge", "up", "--demo", "--nodes", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    ) as demo:
+        assert demo.stdout is not None
+        while " at 127." not in (line := demo.stdout.readline()):
+            assert line, "the demo ended early"
+        demo.send_signal(number)
+        demo.send_signal(number)
+        assert demo.wait(60) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert keeper_pids(tmp_path) == []

@@ -113,6 +113,11 @@ class ServerProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        assert self._process is not None
+        return self._process.wait(60)
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()

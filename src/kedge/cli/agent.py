@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from kedge.cli.component import KUBECONFIG_OPTION, run_component
+from kedge.cli.state_folder import AGENT_LOCK, command_errors, folder_lock
 from kedge.client.http import HttpTransport
 from kedge.env import Env
 
@@ -43,4 +44,5 @@ def agent(kubeconfig: Path, state: Path, name: str, zone: str, subnet: int) -> N
             await running
         await driver.close()
 
-    run_component(kubeconfig, f"agent {name}", work)
+    with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
+        run_component(kubeconfig, f"agent {name}", work)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from kedge.cli.state_folder import command_errors
 from kedge.client.http import HttpTransport, read_kubeconfig
 from kedge.env import Env, system_env
-from kedge.errors import KedgeError
 
 KUBECONFIG_OPTION = click.option(
     "--kubeconfig",
@@ -26,10 +26,8 @@ Work = Callable[[HttpTransport, Env, asyncio.Event], Awaitable[None]]
 
 def run_component(kubeconfig: Path, name: str, work: Work) -> None:
     """Run a component until SIGTERM or Ctrl-C. `work` gets the event that is set then."""
-    try:
+    with command_errors():
         asyncio.run(_run(kubeconfig, name, work))
-    except KedgeError as error:
-        raise click.ClickException(str(error)) from error
 
 
 async def _run(kubeconfig: Path, name: str, work: Work) -> None:

@@ -16,7 +16,17 @@ from kedge.cli.up import default_state
 def down(state: Path | None, grace_s: float) -> None:
     """Stop every process of the local cluster, and leave nothing running. State stays: `kedge up` continues from it."""
     from kedge.cli.local import stop_processes
+    from kedge.cli.state_folder import UP_LOCK, command_errors, folder_lock, stop_holder
 
     folder = state or default_state()
-    nodes = asyncio.run(stop_processes(folder, grace_s=grace_s))
+    if not folder.is_dir():
+        if state is not None:
+            raise click.ClickException(f"{folder} is not a folder: pass the --state that `kedge up` was given")
+        click.echo(f"nothing runs: there is no {folder}")
+        return
+    with command_errors(folder):
+        if pid := stop_holder(folder / UP_LOCK):
+            click.echo(f"stopped kedge up (process {pid})")
+        with folder_lock(folder / UP_LOCK, "kedge up"):  # no new one starts meanwhile
+            nodes = asyncio.run(stop_processes(folder, grace_s=grace_s))
     click.echo(f"stopped the processes of {nodes} nodes in {folder}")

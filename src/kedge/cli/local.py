@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kedge.agent.core import Agent, Machine
 from kedge.agent.process import ProcessDriver
+from kedge.agent.process.channel import may_hold_processes
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.cli.server import open_store, start_https, url_of
+from kedge.cli.state_folder import AGENT_LOCK, folder_lock
 from kedge.cli.wiring import ControlPlane, ensure_namespaces, stop_plane
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
+from kedge.errors import Unavailable
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.server import ApiServer
@@ -40,6 +43,21 @@ class LocalCluster:
     plane: ControlPlane
     drivers: dict[str, ProcessDriver] = field(default_factory=dict)
     """By node."""
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`.
+
+        Raises:
+            Unavailable: a component ended before that; a cluster without it would only seem to run.
+        """
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([stopping, *self.tasks], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in self.tasks:
+            if task.done() and not stop.is_set():
+                cause = None if task.cancelled() else task.exception()
+                raise Unavailable(f"{task.get_name()} ended: {cause!r}: start kedge up again") from cause
 
     @property
     def kubeconfig(self) -> Path:
@@ -60,6 +78,7 @@ async def local_cluster(
     tasks: list[asyncio.Task[Any]] = []
     drivers: dict[str, ProcessDriver] = {}
     log: DecisionLog | None = None
+    locks = ExitStack()
     try:
         await ensure_namespaces(client)
         bound = await start_https(server, state, host, port, env)
@@ -72,10 +91,11 @@ async def local_cluster(
         tasks.append(env.spawn(plane.run(), name="control plane"))
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
+            locks.enter_context(folder_lock(node_folder(state, name) / AGENT_LOCK, "kedge agent"))
             driver = drivers[name] = ProcessDriver(node_folder(state, name), environment=os.environ, subnet=number)
             agent = Agent(Client(transport, env, component=f"agent-{name}"), env, driver, machine_of(name, zone))
             tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
-        yield LocalCluster(url_of(host, bound), state, client, plane, drivers)
+        yield LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)
         await stop_plane(plane)
     finally:
         for task in reversed(tasks):
@@ -87,6 +107,7 @@ async def local_cluster(
         if log is not None:
             log.close()
         await store.close()
+        locks.close()
 
 
 async def _keep_everything(recorder: Recorder, env: Env) -> None:
@@ -114,10 +135,23 @@ def machine_of(name: str, zone: str) -> Machine:
 
 
 async def stop_processes(state: Path, *, grace_s: float) -> int:
-    """Stop every process of every node below `state`, and their keepers. Returns how many nodes there were."""
-    folders = [each for each in sorted((state / "nodes").glob("*")) if (each / "keeper.sock").exists()]
-    for number, folder in enumerate(folders):
-        driver = ProcessDriver(folder, environment=os.environ, subnet=number)
-        await driver.shutdown(grace_s=grace_s)
-        await driver.close()
+    """Stop every process of every node below `state`, and their keepers. Returns how many nodes there were.
+
+    Raises:
+        Unavailable: an agent still runs there and would start them again, or a process cannot be stopped.
+    """
+    folders = [each for each in sorted((state / "nodes").glob("*")) if may_hold_processes(each)]
+    results = await asyncio.gather(*(_stop_node(each, grace_s) for each in folders), return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException):
+            raise each
     return len(folders)
+
+
+async def _stop_node(folder: Path, grace_s: float) -> None:
+    with folder_lock(folder / AGENT_LOCK, "kedge agent"):
+        driver = ProcessDriver(folder, environment=os.environ)
+        try:
+            await driver.shutdown(grace_s=grace_s)
+        finally:
+            await driver.close()

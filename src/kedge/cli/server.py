@@ -13,11 +13,12 @@ from pathlib import Path
 
 import click
 
+from kedge.cli.state_folder import command_errors
 from kedge.cli.wiring import ensure_namespaces
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
-from kedge.errors import KedgeError
+from kedge.errors import Unavailable
 from kedge.heap import spare_collector
 from kedge.server.http.access import MASTERS
 from kedge.server.http.certificates import ADMIN, Authority
@@ -38,11 +39,9 @@ def server(state: Path, listen: str, store_url: str) -> None:
     STATE/admin.kubeconfig makes kubectl an administrator.
     """
     host, port = parse_listen(listen)
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
+    with command_errors(state):
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
         asyncio.run(_run(state, host, port, store_url))
-    except KedgeError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -83,7 +82,13 @@ async def start_https(running: ApiServer, state: Path, host: str, port: int, env
     authority.ensure_serving(state / "serving.pem", hosts, now)
     bound_tls_buffers()
     tls = tls_context(TlsFiles(serving=state / "serving.pem", authority=state / "ca.crt"))
-    bound = await running.start(host, port, tls)
+    try:
+        bound = await running.start(host, port, tls)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {error.strerror or error}: "
+            f"pass another --listen ({host}:0 picks a free port), or stop the program that has this one"
+        ) from error
     authority.ensure_kubeconfig(state / KUBECONFIG, url_of(host, bound), ADMIN, (MASTERS,), now)
     return bound
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import click
 
-from kedge.errors import KedgeError
-
 
 def default_state() -> Path:
     """`$XDG_STATE_HOME/kedge`, as the XDG rules have it."""
@@ -32,22 +30,29 @@ def up(state: Path | None, listen: str, nodes: int, demo: bool) -> None:
     stops them.
     """
     from kedge.cli.server import parse_listen
+    from kedge.cli.state_folder import UP_LOCK, command_errors, folder_lock
 
     host, port = parse_listen(listen)
     folder = state or default_state()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        if demo:
-            from kedge.cli.demo import demo as hunt_demo
-            from kedge.cli.up_demo import run_demo
+    if demo:
+        _demo(nodes)
+        return
+    with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up"):
+        asyncio.run(_run(folder, host, port, nodes))
 
+
+def _demo(nodes: int) -> None:
+    from kedge.cli.demo import demo as hunt_demo
+    from kedge.cli.state_folder import command_errors
+    from kedge.cli.up_demo import run_demo
+
+    try:
+        with command_errors():
             asyncio.run(run_demo(nodes))
-            click.echo("\nthe same kind of failure, hunted in simulation:\n")
-            click.get_current_context().invoke(hunt_demo)
-        else:
-            asyncio.run(_run(folder, host, port, nodes))
-    except KedgeError as error:
-        raise click.ClickException(str(error)) from error
+    except asyncio.CancelledError as error:
+        raise click.Abort from error
+    click.echo("\nthe same kind of failure, hunted in simulation:\n")
+    click.get_current_context().invoke(hunt_demo)
 
 
 async def _run(state: Path, host: str, port: int, nodes: int) -> None:
@@ -59,5 +64,5 @@ async def _run(state: Path, host: str, port: int, nodes: int) -> None:
     async with local_cluster(state, host, port, nodes) as cluster:
         click.echo(f"serving {cluster.url} with {nodes} nodes; state is in {state}", err=True)
         click.echo(f"try:\n  export KUBECONFIG={cluster.kubeconfig}\n  kubectl get nodes\n  kedge down", err=True)
-        await stop.wait()
+        await cluster.run_until(stop)
         click.echo("stopping; processes of pods keep running (kedge down stops them)", err=True)

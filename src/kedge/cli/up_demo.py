@@ -32,6 +32,7 @@ WAIT_S = 60.0
 
 
 async def run_demo(nodes: int) -> None:
+    _cancel_once()
     with tempfile.TemporaryDirectory(prefix="kedge-demo-") as folder:
         state = Path(folder)
         try:
@@ -39,6 +40,20 @@ async def run_demo(nodes: int) -> None:
                 await _show_repair(cluster, nodes)
         finally:
             await stop_processes(state, grace_s=2.0)
+
+
+def _cancel_once() -> None:
+    """The first signal cancels the demo; later ones do not interrupt the clean-up."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    received: list[int] = []
+
+    def cancel(number: int) -> None:
+        if task is not None and not received:
+            received.append(number)
+            task.cancel()
+
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(each, cancel, each)
 
 
 async def _show_repair(cluster: LocalCluster, nodes: int) -> None:

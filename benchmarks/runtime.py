@@ -33,7 +33,7 @@ from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
 from kedge.errors import Unavailable
-from kedge.heap import spare_collector
+from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.log import DecisionLog
@@ -421,7 +421,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: for a look, not for figures")
     quick = parser.parse_args().quick
-    spare_collector()  # as every process of kedge does
+    tune_collector()  # as every process of kedge does
     count, rounds, keys, pods = (300, 2, 10_000, 5_000) if quick else (2_000, 9, 100_000, 50_000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -30,7 +30,7 @@ from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
 from kedge.errors import NotFound, OperatingError
-from kedge.heap import spare_collector
+from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.cache import CacheChange
@@ -334,7 +334,7 @@ def main() -> None:
     options = parser.parse_args()
     name, part = options.shape, 0.1 if options.quick else 1.0
     nodes = int(5_000 * part)
-    spare_collector()  # as every process of kedge does
+    tune_collector()  # as every process of kedge does
     rounds = []
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:

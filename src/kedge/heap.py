@@ -13,6 +13,6 @@ _YOUNG_MAX = 20_000
 then. With Python's default of 700 the collector took 7% of creating and binding a pod, with this 1%."""
 
 
-def spare_collector() -> None:
+def tune_collector() -> None:
     """Run the collector less often. Cycles, of a traceback for instance, are still collected."""
     gc.set_threshold(_YOUNG_MAX, 10, 10)

@@ -19,7 +19,7 @@ def first_failure() -> RunOutcome:
 def test_a_timeout_taken_for_a_failure_makes_a_duplicate_and_the_hunt_finds_it() -> None:
     found = first_failure()
     assert found.violation is not None
-    assert found.violation.invariant == "never more pods than asked for"
+    assert found.violation.invariant == "never more pods than requested"
     assert found.faults, "the violation needs a fault"
 
 

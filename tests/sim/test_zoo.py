@@ -85,7 +85,7 @@ def test_only_a_named_invariant_is_a_find() -> None:
 
 SLICE = (
     ("quotas", 21),
-    ("crews", 16),
+    ("groups", 16),
     ("outage", 8),
     ("serving", 14),
     ("apart", 16),
@@ -99,7 +99,7 @@ SLICE = (
     ("nodes", 2),
     ("canary", 3),
     ("autoscaled", 2),
-    ("leftovers", 22),
+    ("orphans", 22),
     ("evictions", 10),
     ("unanswered", 16),
     ("replaced", 8),
@@ -168,7 +168,7 @@ def test_the_standard_simulation_holds() -> None:
 
 
 def test_a_seed_of_a_targeted_strategy_is_deterministic() -> None:
-    for world in ("quotas", "crews"):
+    for world in ("quotas", "groups"):
         for seed, strategy in enumerate(WORLDS[world].strategies):
             target = strategy.applied(find_target(WORLDS[world].reference))
             assert target.run(seed).hash == target.run(seed).hash
@@ -236,7 +236,9 @@ def test_entries_name_existing_invariants() -> None:
     rules = (*process_starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
     known |= {rule.__name__.replace("_", " ") for rule in rules}
     known |= {
-        name.replace("_", " ") for names in (vars(zoo_invariants), vars(repair), vars(runtime.Crews)) for name in names
+        name.replace("_", " ")
+        for names in (vars(zoo_invariants), vars(repair), vars(runtime.GroupSizes))
+        for name in names
     }
     judges = [each for part in (zoo_invariants, changes, repair, queues) for each in vars(part).values()]
     known |= {vars(each).get("__name__", "") for each in judges if inspect.isclass(each)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from kedge.heap import spare_collector
+from kedge.heap import tune_collector
 
 
 class Part:
@@ -17,7 +17,7 @@ def test_the_collector_runs_less_often_and_still_frees_cycles() -> None:
     gc.enable()
     gc.set_threshold(700, 10, 10)  # Python's default: another test may have changed it
     try:
-        spare_collector()
+        tune_collector()
         assert gc.get_threshold()[0] > 700
         first, second = Part(), Part()
         first.other, second.other = second, first

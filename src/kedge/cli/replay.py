@@ -47,7 +47,7 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool,
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not quiet:
-        click.echo(_story(artefact))
+        click.echo(_report_of(artefact))
         click.echo()
     click.echo(again.summary)
     if again.drift:
@@ -73,7 +73,7 @@ def _run_again(artefact: Artefact, target: str | None, regression: bool | None) 
     return run_again(artefact, target=find_target(target or artefact.target), regression=regression)
 
 
-def _story(artefact: Artefact) -> str:
+def _report_of(artefact: Artefact) -> str:
     from kedge.sim.kernel.failure_report import describe_failure
     from kedge.sim.scenario.kept_runs import kept_scenario, timeline_of
 

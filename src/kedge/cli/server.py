@@ -19,7 +19,7 @@ from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
 from kedge.errors import Unavailable
-from kedge.heap import spare_collector
+from kedge.heap import tune_collector
 from kedge.server.http.access import MASTERS
 from kedge.server.http.certificates import ADMIN, Authority
 from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
@@ -58,7 +58,7 @@ async def _run(state: Path, host: str, port: int, store_url: str) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
     env = system_env()
-    spare_collector()
+    tune_collector()
     store = await open_store(state, store_url, env)
     try:
         service = Service(store, env)

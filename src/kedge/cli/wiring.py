@@ -16,7 +16,7 @@ from kedge.client.contract import Client, Transport
 from kedge.controllers import all_controllers, lease_of
 from kedge.env import Env
 from kedge.errors import AlreadyExists
-from kedge.heap import spare_collector
+from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime
@@ -55,7 +55,7 @@ class ControlPlane:
 
     async def run(self) -> None:
         """Work until `stop`. If it is cancelled, everything stops at once. A component that raises ends the process."""
-        spare_collector()
+        tune_collector()
         await ensure_namespaces(self.client)
         try:
             async with asyncio.TaskGroup() as group:

@@ -56,7 +56,7 @@ def test_a_workload_is_created_and_scaled_once_when_a_full_disk_has_room_again(t
         probe.fail("INSERT", sqlite3.SQLITE_FULL)  # before its ReplicaSet is written
         await until(lambda: failures(env, "deployment") >= 3)
         assert await made(service) == ([], [])
-        probe.mend()
+        probe.end_partition()
         await until_made(service, 3)
 
         await service.patch(WEB, {"spec": {"replicas": 6}})
@@ -64,7 +64,7 @@ def test_a_workload_is_created_and_scaled_once_when_a_full_disk_has_room_again(t
         before = failures(env, "deployment")
         await until(lambda: failures(env, "deployment") >= before + 3)
         assert len((await made(service))[1]) == 3
-        probe.mend()
+        probe.end_partition()
         await until_made(service, 6)
 
         (named,), pods = await made(service)

@@ -47,7 +47,7 @@ def test_each_pod_is_bound_once_when_a_full_disk_has_space_again(tmp_path: Path)
         assert not [each.key.name for each in found if each.view.spec.node_name]
         assert scheduler.leading, "it goes on trying"
 
-        probe.mend()
+        probe.end_partition()
         await eventually(lambda: scheduler.bound == PODS)
         await eventually(lambda: not scheduler.statistics().assumed)
         found = (await service.list(POD, ListOptions())).objects

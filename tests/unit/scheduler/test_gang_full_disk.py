@@ -57,7 +57,7 @@ class Disk:
         self._probe.before["INSERT"] = refuse
 
     def make_room(self) -> None:
-        self._probe.mend()
+        self._probe.end_partition()
 
 
 class DiskFillingTransport(DirectTransport):

@@ -89,7 +89,7 @@ class Probe:
 
         (self.after if after else self.before)[start] = action
 
-    def mend(self) -> None:
+    def end_partition(self) -> None:
         self.before.clear()
         self.after.clear()
 

@@ -95,7 +95,7 @@ def test_no_commit_is_acknowledged_before_its_sync(tmp_path: Path) -> None:
         assert seen == [(0, [False, False, False])] * 2
         assert isinstance(tasks[1].exception(), Conflict)
         assert (await reader).revision == 1
-        probe.mend()
+        probe.end_partition()
         await store.close()
 
     asyncio.run(run())
@@ -146,7 +146,7 @@ def test_a_full_disk_fails_the_batch_and_the_store_serves_on(statement: str, tmp
         assert [entry.key.name for entry in (await store.list("Thing")).entries] == ["a", "beat", "gone"]
         assert await store.revision() == first
         assert any("commits fail" in alarm for alarm in store.statistics().alarms)
-        probe.mend()
+        probe.end_partition()
         again = await store.commit([AtRevision(key("a"), first), Absent(key("b"))], [Put(key("b"), b"4")])
         assert again == first + 1
         batch = await watch.__anext__()
@@ -180,7 +180,7 @@ def test_a_failed_sync_is_an_unknown_outcome_and_the_store_stops(written: bool, 
                 await work
         assert any("may or may not have been written" in alarm for alarm in store.statistics().alarms)
         await store.close()
-        probe.mend()
+        probe.end_partition()
         store = await probe.open(tmp_path / "a.db")
         assert await value_of(store, "a") == (b"2" if written else b"1")
         await store.close()
@@ -312,7 +312,7 @@ def test_a_slow_sync_raises_an_alarm_that_expires(tmp_path: Path, caplog: pytest
         probe.before["COMMIT"] = slow
         await store.commit([], [Put(key("a"), b"")])
         await store.commit([], [Put(key("a"), b"")])
-        probe.mend()
+        probe.end_partition()
         statistics = store.statistics()
         assert statistics.sync_s_max == 2
         assert len(statistics.alarms) == 1

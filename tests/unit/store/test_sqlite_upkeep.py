@@ -62,7 +62,7 @@ def test_compaction_resumes_after_a_failure(tmp_path: Path) -> None:
         probe.before["COMMIT"] = fail_later
         with pytest.raises(Unavailable, match="could not be written"):
             await store.compact(last)
-        probe.mend()
+        probe.end_partition()
         assert await put(store, "b") == last + 1
         await store.close()
         assert len(rows_in(tmp_path / "a.db")) == 20 - 7 + 1, (
@@ -117,7 +117,7 @@ def test_a_compaction_that_fails_or_stalls_raises_an_alarm(tmp_path: Path) -> No
         assert "compaction failed and will be retried" in store.statistics().alarms[0]
         clock.seconds += 100
         assert any("no compaction has finished for 100 s" in alarm for alarm in store.statistics().alarms)
-        probe.mend()
+        probe.end_partition()
         clock.seconds += 100
         await until(lambda: not store.statistics().alarms)
         assert store.statistics().compacted == 1

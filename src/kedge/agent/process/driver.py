@@ -66,22 +66,22 @@ class ProcessDriver:
             "cwd": container.working_dir or str(_made(folder)),
             "log": str(_made(folder / container.name) / f"{identity.attempt}.log"),
         }
-        await self._ask_again("start", record=record, keep_until_s=None if keep_s is None else clock_s() + keep_s)
+        await self._call_again("start", record=record, keep_until_s=None if keep_s is None else clock_s() + keep_s)
 
     async def keep(self, identity: Identity, for_s: float) -> None:
-        await self._ask_again("keep", process=record_id(identity), until_s=clock_s() + for_s)
+        await self._call_again("keep", process=record_id(identity), until_s=clock_s() + for_s)
 
     async def stop(self, identity: Identity, *, grace_s: float) -> None:
-        await self._ask_again("stop", process=record_id(identity), grace_s=grace_s)
+        await self._call_again("stop", process=record_id(identity), grace_s=grace_s)
 
     async def processes(self) -> Sequence[ContainerProcess]:
         return tuple(_process(each) for each in await self._records())
 
     async def forget(self, identity: Identity) -> None:
-        await self._ask_again("forget", process=record_id(identity))
+        await self._call_again("forget", process=record_id(identity))
 
     async def consumption(self) -> Mapping[Identity, Consumption]:
-        used = await self._ask_again("consumption")
+        used = await self._call_again("consumption")
         every = {each["id"]: Identity(*each["identity"]) for each in await self._records() if not each["ended"]}
         return {
             every[process]: Consumption(cpu_s=found["cpu_s"], memory_bytes=found["bytes"])
@@ -144,7 +144,7 @@ class ProcessDriver:
 
     # -- the keeper --------------------------------------------------------------------------------
 
-    async def _ask_again(self, op: str, **parts: Any) -> Any:
+    async def _call_again(self, op: str, **parts: Any) -> Any:
         """Every request may be repeated, so a broken connection is answered by one more."""
         try:
             return await self._channel.call(op, **parts)
@@ -152,7 +152,7 @@ class ProcessDriver:
             return await self._channel.call(op, **parts)
 
     async def _records(self) -> list[dict[str, Any]]:
-        records: list[dict[str, Any]] = await self._ask_again("list")
+        records: list[dict[str, Any]] = await self._call_again("list")
         for each in records:
             self._addresses[each["identity"][0]] = each["address"]
         return records

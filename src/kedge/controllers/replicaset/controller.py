@@ -27,7 +27,7 @@ from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
 from kedge.controllers.shared.holds import held_until, split_held
 from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, NODE_ALLOCATION, POD, REPLICA_SET, RESOURCE_QUOTA
 from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_release, wake_claimants
-from kedge.controllers.shared.pods import asks_at_most_one, is_active
+from kedge.controllers.shared.pods import is_active, requires_at_most_one
 from kedge.controllers.shared.progress import progress_of
 from kedge.controllers.shared.quota_room import wake_blocked
 from kedge.controllers.shared.replicas import lost_status, template_priority
@@ -68,7 +68,7 @@ class ReplicaSetReconciler:
         rules = self._rules(ctx, view)
         plan = ReplicaPlan() if held is not None else self._plan(ctx, owner, rules, views, listed, now)
         ghosts: tuple[str, ...] = ()
-        if plan.create and asks_at_most_one(view.spec.template):
+        if plan.create and requires_at_most_one(view.spec.template):
             ghosts = await self._find_ghosts(ctx, owner, views)
             rules = replace(rules, ghosts=len(ghosts))
             plan = self._plan(ctx, owner, rules, views, listed, now)

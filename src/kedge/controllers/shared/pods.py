@@ -68,7 +68,7 @@ def is_lost(pod: PodView) -> bool:
     return found is not None and found.status == TRUE and found.reason == NODE_LOST and not pod.finished
 
 
-def asks_at_most_one(template: PodTemplate) -> bool:
+def requires_at_most_one(template: PodTemplate) -> bool:
     return template.metadata.annotations.get(AT_MOST_ONE) == "true"
 
 

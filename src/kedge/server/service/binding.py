@@ -78,8 +78,8 @@ def _is_bound(core: Core, pod: PodView, allocation: Entry | None, binding: Bindi
         return False
     if not binding.node_uid:
         return True
-    page = core.ledgers.page(allocation.key, allocation.value) if allocation is not None else None
-    return page is not None and page.node_uid == binding.node_uid and uid in page
+    ledger = core.ledgers.decoded(allocation.key, allocation.value) if allocation is not None else None
+    return ledger is not None and ledger.node_uid == binding.node_uid and uid in ledger
 
 
 async def confirm_ended(core: Core, request: ConfirmEnded) -> Written:

@@ -51,16 +51,16 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
     if key not in proof.reads:
         await proof.entries(key)
     allocation = proof.reads[key]
-    page = _known_page(core, proof, key)
-    if page is None:
-        page = _blank(core, node.key.name, node_uid)
-    elif page.node_uid != node_uid:
-        page, allocation = await _page_for(core, proof, node)
+    ledger = _known_ledger(core, proof, key)
+    if ledger is None:
+        ledger = _blank(core, node.key.name, node_uid)
+    elif ledger.node_uid != node_uid:
+        ledger, allocation = await _ledger_for(core, proof, node)
     uid = pod_view.metadata.uid
-    if uid in page:
+    if uid in ledger:
         await release(core, proof, node.key.name, uid)
-        page, _ = await _page_for(core, proof, node)
-    misfit = first_misfit(pod_view, node_view, page)
+        ledger, _ = await _ledger_for(core, proof, node)
+    misfit = first_misfit(pod_view, node_view, ledger)
     if misfit is not None:
         if misfit.reason in (Reason.RESOURCE, Reason.PORT) and allocation is not None:
             raise refuse(misfit, allocation.key, allocation.modified)
@@ -70,7 +70,7 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
     if may_be_limited(proof, pod.key.namespace, zone):
         await charge_zone(core, proof, pod.key, zone, asked.requests)
     made = Claim(pod.key.namespace, pod.key.name, state, asked.requests, asked.ports, zone)
-    _write(core, proof, key, page.charge(uid, made))
+    _write(core, proof, key, ledger.charge(uid, made))
 
 
 def check_pod_claimable(pod: Object, uid: str) -> None:
@@ -111,33 +111,33 @@ def existing_node(node: Object | None, name: str, uid: str) -> Object:
 async def keeps_its_place(core: Core, proof: Proof, pod: Object | None, pod_uid: str, node: str, node_uid: str) -> bool:
     """Whether a pod could be bound now, on its claim on a node."""
     found = await proof.object(node_key(node))
-    page = await page_of(core, proof, node)
-    if pod is None or page is None or pod_uid not in page:
+    ledger = await stored_ledger_of(core, proof, node)
+    if pod is None or ledger is None or pod_uid not in ledger:
         return False
     try:
         check_pod_claimable(pod, pod_uid)
         found = existing_node(found, node, node_uid)
     except Refused:
         return False
-    fits = first_misfit(pod.as_view(PodView), found.as_view(NodeView), page.release(pod_uid)) is None
-    return page.node_uid == found.uid and fits
+    fits = first_misfit(pod.as_view(PodView), found.as_view(NodeView), ledger.release(pod_uid)) is None
+    return ledger.node_uid == found.uid and fits
 
 
 async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:
     """Stage the release of a pod's claim on a node. False if it has none there."""
-    page = await page_of(core, proof, node)
-    claim = page.claim(pod_uid) if page is not None else None
-    if page is None or claim is None:
+    ledger = await stored_ledger_of(core, proof, node)
+    claim = ledger.claim(pod_uid) if ledger is not None else None
+    if ledger is None or claim is None:
         return False
     await refund_zone(core, proof, claim)
-    _write(core, proof, allocation_key(node), page.release(pod_uid))
+    _write(core, proof, allocation_key(node), ledger.release(pod_uid))
     return True
 
 
 async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) -> None:
     """Stage the release of a pod's reserved claim. A claim that was bound meanwhile stays."""
-    page = await page_of(core, proof, node)
-    held = page.claim(pod_uid) if page is not None else None
+    ledger = await stored_ledger_of(core, proof, node)
+    held = ledger.claim(pod_uid) if ledger is not None else None
     if held is not None and held.state is ClaimState.RESERVED:
         await release(core, proof, node, pod_uid)
 
@@ -145,35 +145,35 @@ async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) ->
 # -- ledgers ---------------------------------------------------------------------------------------
 
 
-async def page_of(core: Core, proof: Proof, node: str) -> StoredLedger | None:
-    """A node's ledger page, with the changes of this attempt; None if it never had one."""
+async def stored_ledger_of(core: Core, proof: Proof, node: str) -> StoredLedger | None:
+    """A node's ledger, with the changes of this attempt; None if it never had one."""
     key = allocation_key(node)
     if key not in proof.reads:
         await proof.entries(key)
-    return _known_page(core, proof, key)
+    return _known_ledger(core, proof, key)
 
 
-def _known_page(core: Core, proof: Proof, key: Key) -> StoredLedger | None:
-    """As `page_of`, for a ledger that was read."""
+def _known_ledger(core: Core, proof: Proof, key: Key) -> StoredLedger | None:
+    """As `stored_ledger_of`, for a ledger that was read."""
     entry = proof.reads[key]
     write = proof.writes.get(key)
     value = write.value if isinstance(write, Put) else entry.value if entry is not None else None
-    return None if value is None else core.ledgers.page(key, value)
+    return None if value is None else core.ledgers.decoded(key, value)
 
 
-async def _page_for(core: Core, proof: Proof, node: Object) -> tuple[StoredLedger, Entry | None]:
-    """The page of a node that a claim is for: blank if it has none, or is a new incarnation."""
+async def _ledger_for(core: Core, proof: Proof, node: Object) -> tuple[StoredLedger, Entry | None]:
+    """The ledger of a node that a claim is for: blank if it has none, or is a new incarnation."""
     name = node.key.name
-    page = await page_of(core, proof, name)
-    if page is None:
+    ledger = await stored_ledger_of(core, proof, name)
+    if ledger is None:
         return _blank(core, name, node.uid), None
-    if page.node_uid != node.uid:
-        if page and not proof.dry_run:
+    if ledger.node_uid != node.uid:
+        if ledger and not proof.dry_run:
             raise Unsettled(lambda options: _retire_all(core, node, options))
         await retire(core, proof, node)
-        page = await page_of(core, proof, name)
-        assert page is not None
-    return page, proof.reads[allocation_key(name)]
+        ledger = await stored_ledger_of(core, proof, name)
+        assert ledger is not None
+    return ledger, proof.reads[allocation_key(name)]
 
 
 async def retire(core: Core, proof: Proof, node: Object) -> None:
@@ -181,10 +181,10 @@ async def retire(core: Core, proof: Proof, node: Object) -> None:
 
     The rest stays on the ledger, which belongs to the earlier incarnation until it is empty.
     """
-    page = await page_of(core, proof, node.key.name)
-    if page is None or page.node_uid == node.uid:
+    ledger = await stored_ledger_of(core, proof, node.key.name)
+    if ledger is None or ledger.node_uid == node.uid:
         return
-    by_tenant = sorted(page.claims(), key=lambda item: (item[1].namespace, item[0]))
+    by_tenant = sorted(ledger.claims(), key=lambda item: (item[1].namespace, item[0]))
     for uid, claim in by_tenant:
         if not proof.dry_run and len(proof.reads) + len(proof.writes) > core.env.limits.commit_ops_max // 2:
             break
@@ -192,10 +192,10 @@ async def retire(core: Core, proof: Proof, node: Object) -> None:
         if claim.state is ClaimState.RESERVED:
             # Its claim is released, so it must not count as a member that holds a place.
             await gangs.drop_reservation(core, proof, claim.namespace, uid)
-        page = page.release(uid)
-    if not page:
-        page = page.handed_to(node.uid)
-    _write(core, proof, allocation_key(node.key.name), page)
+        ledger = ledger.release(uid)
+    if not ledger:
+        ledger = ledger.handed_to(node.uid)
+    _write(core, proof, allocation_key(node.key.name), ledger)
 
 
 async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
@@ -222,6 +222,6 @@ def _blank(core: Core, node: str, node_uid: str) -> StoredLedger:
     return StoredLedger.blank(kind.api_version, kind.kind, metadata, node_uid)
 
 
-def _write(core: Core, proof: Proof, key: Key, page: StoredLedger) -> None:
-    proof.put(key, page.value)
-    core.ledgers.keep(key, page)
+def _write(core: Core, proof: Proof, key: Key, ledger: StoredLedger) -> None:
+    proof.put(key, ledger.value)
+    core.ledgers.keep(key, ledger)

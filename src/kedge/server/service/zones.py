@@ -91,8 +91,8 @@ async def _zone_quotas(proof: Proof, tenant: str, zone: str) -> list[Object]:
 
 async def _count_zone(core: Core, proof: Proof, tenant: str, zone: str) -> dict[str, int]:
     listing = await core.store.list(NODE_ALLOCATION_KIND)
-    pages = (core.ledgers.page(entry.key, staged_value(proof, entry)) for entry in listing.entries)
-    claims = (claim for page in pages for _, claim in page.claims())
+    ledgers = (core.ledgers.decoded(entry.key, staged_value(proof, entry)) for entry in listing.entries)
+    claims = (claim for ledger in ledgers for _, claim in ledger.claims())
     return add(*(claim.requests for claim in claims if (claim.namespace, claim.zone) == (tenant, zone)))
 
 

@@ -104,7 +104,7 @@ class SimulatedDriver:
         self._on_start(self, process)
         if keep_s is not None:
             self._extend(entry, keep_s)
-        self._live_out(entry, pod)
+        self._schedule_end(entry, pod)
         if self._sim.faults.at(START, self.name, START_FAULTS):
             await asyncio.sleep(self._sim.faults.pick("long the start takes", STARTS_S))
 
@@ -198,7 +198,7 @@ class SimulatedDriver:
 
     # -- private -----------------------------------------------------------------------------------
 
-    def _live_out(self, entry: _Entry, pod: PodView) -> None:
+    def _schedule_end(self, entry: _Entry, pod: PodView) -> None:
         """Schedule the end of a process whose pod has a run time, or that a fault strikes."""
         run_s = pod.labels.get(SIM_RUN_S_LABEL)
         if run_s is not None:

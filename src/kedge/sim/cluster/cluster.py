@@ -185,12 +185,12 @@ class Cluster:
 
     def _serve(self, host: Host) -> Host:
         if self._hostile:
-            host.boot(self._serve_life)
+            host.boot(self._serve_until_crash)
         else:
             host.serve(API, Served(self._service(host)))
         return host
 
-    async def _serve_life(self, host: Host) -> None:
+    async def _serve_until_crash(self, host: Host) -> None:
         service = self._service(host)
         host.serve(API, FaultyService(service, self.sim, self._touch, self.compact, host.name))
         self._relays[host.name].begin()

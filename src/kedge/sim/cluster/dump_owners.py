@@ -31,7 +31,7 @@ def missing_sets(
     current = {}
     for view, body in deployments:
         own = [group for group in groups.values() if _is_of(view, group[0][0])]
-        chosen = max(own, key=lambda group: _likeness(body, group), default=None)
+        chosen = max(own, key=lambda group: _similarity(body, group), default=None)
         if chosen is not None and _runs(body, chosen[0][1]):
             current[_owner_uid(chosen)] = body
     return [_made(group, deployments, current.get(uid)) for uid, group in groups.items()]
@@ -65,7 +65,7 @@ def _is_of(deployment: DeploymentView, pod: PodView) -> bool:
     )
 
 
-def _likeness(deployment: Body, group: Sequence[tuple[PodView, Body]]) -> tuple[bool, str, int]:
+def _similarity(deployment: Body, group: Sequence[tuple[PodView, Body]]) -> tuple[bool, str, int]:
     newest = max(str(pod.metadata.creation_timestamp) for pod, _ in group)
     return _runs(deployment, group[0][1]), newest, len(group)
 

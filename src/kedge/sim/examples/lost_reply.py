@@ -79,7 +79,7 @@ def count_pods(store: MemoryStore) -> int:
     return sum(entry.key.kind == POD.key_kind for entry in store.entries())
 
 
-def never_more_pods_than_asked_for(commit: Commit) -> Iterator[tuple[str, str]]:
+def never_more_pods_than_requested(commit: Commit) -> Iterator[tuple[str, str]]:
     """A ReplicaSet never has more pods than it requests."""
     count = count_pods(commit.store)
     if count > WANTED:
@@ -98,7 +98,7 @@ async def careless(sim: Simulation) -> None:
 
 async def _run(sim: Simulation, *, careless: bool) -> None:
     cluster = Cluster(sim)
-    sim.check_always(never_more_pods_than_asked_for)
+    sim.check_always(never_more_pods_than_requested)
     sim.check_eventually(lambda: count_pods(cluster.store) == WANTED)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     template = pod_of("")

@@ -364,7 +364,7 @@ def owner_uid(pod: PodView) -> str:
     return owner.uid if owner is not None else ""
 
 
-def asks_at_most_one(pod: PodView) -> bool:
+def requires_at_most_one(pod: PodView) -> bool:
     return pod.metadata.annotations.get(AT_MOST_ONE) == "true"
 
 

@@ -28,8 +28,8 @@ from kedge.sim.judges.facts import (
     ClusterFacts,
     Finding,
     Step,
-    asks_at_most_one,
     entries_of,
+    requires_at_most_one,
     slot_of,
 )
 from kedge.sim.judges.registry import InvariantSet
@@ -184,7 +184,7 @@ def a_slot_has_one_unreleased_binding(step: Step) -> Iterator[Finding]:
             other = facts.pods.get(uid)
             if uid != view.uid and other is not None and _is_unreleased(other.as_view(PodView)):
                 yield "two bindings", f"slot {slot[1]}: {changed.key} and {other.key} are both bound"
-        if asks_at_most_one(view):
+        if requires_at_most_one(view):
             for uid, held in facts.claims.items():
                 for node, entry in held.items():
                     same = (entry.namespace, entry.name) == (view.namespace, view.name)

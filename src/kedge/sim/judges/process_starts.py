@@ -12,7 +12,7 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import NODE_KIND
 from kedge.keys import Key
 from kedge.sim.cluster.agents import SimulatedDriver
-from kedge.sim.judges.facts import LAG_S, ClusterFacts, Finding, asks_at_most_one
+from kedge.sim.judges.facts import LAG_S, ClusterFacts, Finding, requires_at_most_one
 
 
 def a_pod_uid_has_one_live_process(
@@ -32,7 +32,7 @@ def an_at_most_one_slot_has_one_live_copy(
 ) -> Iterator[Finding]:
     """At most one copy runs, counting nodes that are cut off."""
     pod = facts.pods.get(started.identity.pod_uid)
-    if pod is None or not asks_at_most_one(pod.as_view(PodView)):
+    if pod is None or not requires_at_most_one(pod.as_view(PodView)):
         return
     for other in facts.drivers.values():
         for process in other.live():

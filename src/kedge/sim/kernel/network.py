@@ -130,7 +130,7 @@ class Network:
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cut
 
-    def mend(self, partition: Partition) -> None:
+    def end_partition(self, partition: Partition) -> None:
         """End one partition; links that another one cuts stay cut."""
         for pair in partition.pairs:
             left = self._cut.get(pair, 0) - 1
@@ -221,7 +221,7 @@ class Partition:
     pairs: tuple[tuple[str, str], ...]
 
     def heal(self) -> None:
-        self.network.mend(self)
+        self.network.end_partition(self)
 
     def __enter__(self) -> Partition:
         return self

@@ -409,7 +409,7 @@ async def partition_node(state: ScenarioState, args: Any) -> None:
 )
 async def restart_leader(state: ScenarioState, args: Any) -> None:
     """Crash the leader; it restarts after `down` as a new process with empty caches."""
-    _bounce(state, state.leader(args["of"]), args["down"])
+    _restart_host(state, state.leader(args["of"]), args["down"])
 
 
 @fault_verb(
@@ -425,10 +425,10 @@ async def restart(state: ScenarioState, args: Any) -> None:
     if not hosts:
         raise StepFailed(f"no component {args['component']} runs here: correct the name")
     for host in hosts:
-        _bounce(state, host, args["down"])
+        _restart_host(state, host, args["down"])
 
 
-def _bounce(state: ScenarioState, host: Host, down_s: float) -> None:
+def _restart_host(state: ScenarioState, host: Host, down_s: float) -> None:
     host.crash()
     state.later(down_s, lambda: None if host.up else host.restart())
 

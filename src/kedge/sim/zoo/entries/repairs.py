@@ -29,8 +29,8 @@ from kedge.sim.zoo.entry import without
 from kedge.store.memory import MemoryStore
 
 _ORPHANS = "testing: repair eventually removes orphaned state"
-TOO_MANY_MEMBERS = "no crew has more members than its size"
-SHORT = "crews are complete and report it"
+TOO_MANY_MEMBERS = "no group has more members than its size"
+SHORT = "groups are complete and report it"
 
 _plan_budget = plan_budget
 _push = Order.push
@@ -41,19 +41,19 @@ _list_nowait = MemoryStore.list_nowait
 # -- orphaned state --------------------------------------------------------------------------------
 
 
-@without(ReservationRepair, "reconcile", source=_ORPHANS, breaks="reservations end", world="leftovers")
+@without(ReservationRepair, "reconcile", source=_ORPHANS, breaks="reservations end", world="orphans")
 async def expired_reservations_kept(self: ReservationRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
     """A reservation is deleted when its deadline has passed."""
     return Action.await_change()
 
 
-@without(orphans, "plan_ledger", source=_ORPHANS, breaks="claims belong to pods", world="leftovers")
+@without(orphans, "plan_ledger", source=_ORPHANS, breaks="claims belong to pods", world="orphans")
 def claims_of_lost_machines_kept(ledger: Any, pods: Any, reserved: Any, *, out_of_service: bool) -> Any:  # noqa: ARG001
     """The claims of a machine that is marked out of service are released."""
     return LedgerPlan()
 
 
-@without(BindingRepair, "reconcile", source=_ORPHANS, breaks="bound pods have claims", world="leftovers")
+@without(BindingRepair, "reconcile", source=_ORPHANS, breaks="bound pods have claims", world="orphans")
 async def bindings_to_replaced_nodes_kept(self: BindingRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
     """A pod that is bound to a former incarnation of its node is given up."""
     return Action.await_change()
@@ -123,7 +123,7 @@ async def operation_id_ignored(
     "reached",
     source="karpenter#3176",
     breaks=SHORT,
-    world="crews",
+    world="groups",
     by=("late views", "broken watches"),
 )
 def deleted_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) -> bool:
@@ -133,7 +133,7 @@ def deleted_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) ->
     return self._revision >= revision if wrote is None else self._known(wrote) >= revision
 
 
-@without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_MEMBERS, SHORT), world="crews")
+@without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_MEMBERS, SHORT), world="groups")
 def list_revision_too_new(self: MemoryStore, kind: str, *, at: int = NO_REVISION, **options: Any) -> Any:
     """A list has everything that was committed up to its revision."""
     newest = self.revision_nowait()

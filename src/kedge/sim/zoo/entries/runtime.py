@@ -26,8 +26,8 @@ from kedge.runtime.watch_states import ConnectingState, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.sim.zoo.entry import without
 
-TOO_MANY_MEMBERS = "no crew has more members than its size"
-SHORT = "crews are complete and report it"
+TOO_MANY_MEMBERS = "no group has more members than its size"
+SHORT = "groups are complete and report it"
 
 _list_pages = Watcher._list_pages
 _add, _plan_next = WorkQueue._add, WorkQueue._plan_next
@@ -41,7 +41,7 @@ _apply = Cache.apply
     "_after_failure",
     source="watch streams: resuming from a version that was compacted away; etcd#17529",
     breaks=SHORT,
-    world="crews",
+    world="groups",
     by="broken watches",
 )
 def resume_past_a_compaction(self: Watcher, error: Any) -> Any:
@@ -51,7 +51,7 @@ def resume_past_a_compaction(self: Watcher, error: Any) -> Any:
     return self._resume(WatchReason.UNAVAILABLE, error)
 
 
-@without(Watcher, "_guard", source="kopf#996, #787", breaks=SHORT, world="crews", by="dead watches")
+@without(Watcher, "_guard", source="kopf#996, #787", breaks=SHORT, world="groups", by="dead watches")
 async def dead_watch_not_probed(self: Watcher, state: Any) -> WatchReason:  # noqa: ARG001
     """A silent watch is probed, and replaced if it is dead."""
     await asyncio.get_running_loop().create_future()
@@ -63,7 +63,7 @@ async def dead_watch_not_probed(self: Watcher, state: Any) -> WatchReason:  # no
     "apply",
     source="watch streams: a missed delete, reconciling a ghost",
     breaks=SHORT,
-    world="crews",
+    world="groups",
     by="broken watches",
 )
 def ghosts_after_relist(self: CacheRelist, revision: int, *, asked_s: float) -> None:
@@ -71,14 +71,14 @@ def ghosts_after_relist(self: CacheRelist, revision: int, *, asked_s: float) -> 
     self._cache.replace({**self._cache._objects, **self._objects}, revision, asked_s=asked_s)
 
 
-@without(Watcher, "_list_pages", source="kubernetes#59848", breaks=TOO_MANY_MEMBERS, world="crews", by="old lists")
+@without(Watcher, "_list_pages", source="kubernetes#59848", breaks=TOO_MANY_MEMBERS, world="groups", by="old lists")
 async def older_list_accepted(self: Watcher, state: Any, asked_s: float, floor: int) -> Any:  # noqa: ARG001
     """A list older than the cache is rejected."""
     self._sink._revision = self._sink._revision_seen = 0  # type: ignore[attr-defined]
     return await _list_pages(self, state, asked_s, 0)
 
 
-@without(Cache, "apply", source="watch streams: the delete that was missed", breaks=SHORT, world="crews")
+@without(Cache, "apply", source="watch streams: the delete that was missed", breaks=SHORT, world="groups")
 def deletions_missed(self: Cache, event: Any) -> None:
     """A deletion removes the object from the cache and wakes its owner."""
     if event.type is EventType.DELETED:
@@ -87,7 +87,7 @@ def deletions_missed(self: Cache, event: Any) -> None:
         _apply(self, event)
 
 
-@without(WorkQueue, "_add", source="kube-rs#1322", breaks=SHORT, world="crews")
+@without(WorkQueue, "_add", source="kube-rs#1322", breaks=SHORT, world="groups")
 def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, reason: Any, **more: Any) -> bool:
     """A key that is woken while it runs, runs again."""
     entry = self._entries.get(key)
@@ -101,7 +101,7 @@ def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, r
     "_plan_next",
     source="reconciliation: hidden actuation failure",
     breaks=SHORT,
-    world="crews",
+    world="groups",
     by="lost requests",
 )
 def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> None:
@@ -115,7 +115,7 @@ def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> No
     "_wait_caches",
     source="k0smotron#1534, cluster-api#13649",
     breaks=TOO_MANY_MEMBERS,
-    world="crews",
+    world="groups",
     by="deposed leaders",
 )
 async def leader_with_stale_caches(self: Controller, fence: Fence | None) -> None:  # noqa: ARG001
@@ -136,7 +136,7 @@ def retry_storm(self: Breaker) -> bool:  # noqa: ARG001
     return False
 
 
-@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_MEMBERS, world="crews")
+@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_MEMBERS, world="groups")
 def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
     """A key does not run before its cache has its own writes."""
     return False
@@ -148,7 +148,7 @@ def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
     source="kubeflow/notebooks PR 1343",
     breaks=("then silence", "no unhandled error"),
     message_part="writ",
-    world="crews",
+    world="groups",
 )
 def now_in_status(found: Any, wanted: Any, now: Any) -> dict[str, Any]:
     """A status is not written if only times in it changed."""
@@ -162,7 +162,7 @@ def now_in_status(found: Any, wanted: Any, now: Any) -> dict[str, Any]:
     "plan_status",
     source="observability: conditions without an observed generation",
     breaks="conditions refer to the generation they observed",
-    world="crews",
+    world="groups",
     by=("late views", "old lists"),
 )
 def status_of_another_generation(found: Any, wanted: Any, now: Any) -> dict[str, Any] | None:
@@ -178,7 +178,7 @@ def status_of_another_generation(found: Any, wanted: Any, now: Any) -> dict[str,
     "patch",
     source="argo-rollouts#4073",
     breaks="no write reverts another",
-    world="crews",
+    world="groups",
     by=("late views", "old lists"),
 )
 async def patch_any_version(self: Context, found: Any, body: Any, **more: Any) -> Any:

@@ -84,7 +84,7 @@ def pod_not_proved(self: Proof) -> list[Check]:
     "prove",
     source="kubernetes#23731, #44887",
     breaks="one leader writes in an epoch",
-    world="crews",
+    world="groups",
     by="deposed leaders",
 )
 def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:  # noqa: ARG001

@@ -34,7 +34,7 @@ class ZooWorld:
 STANDARD = "standard"
 RACES = (*GENERAL, *OF_RACES)
 WORLDS: Mapping[str, ZooWorld] = {
-    **{name: ZooWorld(f"{__name__}.runtime:{name}", OF_VIEWS) for name in ("crews", "outage")},
+    **{name: ZooWorld(f"{__name__}.runtime:{name}", OF_VIEWS) for name in ("groups", "outage")},
     **{name: ZooWorld(f"{__name__}.workloads:{name}") for name in ("workloads", "rollouts", "serving")},
     "quotas": ZooWorld(f"{__name__}.service:quotas"),
     "garbage": ZooWorld(f"{__name__}.service:garbage", RACES),
@@ -48,6 +48,6 @@ WORLDS: Mapping[str, ZooWorld] = {
     "gangs": ZooWorld(f"{__name__}.placement:gangs", (*GENERAL, SLOW_RESERVES)),
     "restarts": ZooWorld(f"{__name__}.agents:restarts", OF_VIEWS),
     **{name: ZooWorld(f"{__name__}.changes:{name}") for name in ("canary", "autoscaled")},
-    **{name: ZooWorld(f"{__name__}.repair:{name}", RACES) for name in ("leftovers", "evictions")},
+    **{name: ZooWorld(f"{__name__}.repair:{name}", RACES) for name in ("orphans", "evictions")},
     STANDARD: ZooWorld("kedge.sim.standard:standard"),
 }

@@ -95,7 +95,7 @@ async def restarts(sim: Simulation) -> None:
     await world.close(within_s=120, silence_s=0, stays_s=2)
 
 
-def _namesake(name: str) -> dict[str, Any]:
+def _node_of_same_name(name: str) -> dict[str, Any]:
     """A node for another machine with the name of a deleted one, still cordoned."""
     ready = {"type": "Ready", "status": "True", "reason": "Hollow"}
     room = {"cpu": "4", "memory": "16Gi", "pods": "110"}
@@ -125,7 +125,7 @@ async def nodes(sim: Simulation) -> None:
             for node in victims:
                 await user.delete(node.key)
                 if sim.choose("another takes its name", (True, False)):
-                    await user.apply(_namesake(node.name))
+                    await user.apply(_node_of_same_name(node.name))
             await asyncio.sleep(sim.choose("then", (10, 3)))
             for pod in cluster.all(POD_KIND):
                 await user.delete(pod.key, force=sim.choose("force", (True, False)))

@@ -35,7 +35,7 @@ REPLICAS = 3
 NOTED = "no request fails for the change of another"
 
 
-# -- leftovers: unused reservations, machines out of service, replaced nodes -----------------------------
+# -- orphans: unused reservations, machines out of service, replaced nodes -----------------------------
 
 
 def reservations_end(judge: Judge) -> bool:
@@ -44,7 +44,7 @@ def reservations_end(judge: Judge) -> bool:
 
 
 @simulate(faults=ClusterSwarm())
-async def leftovers(sim: Simulation) -> None:
+async def orphans(sim: Simulation) -> None:
     """Pods reserve, are bound, and are deleted by force; a machine is replaced by another of the same name."""
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()

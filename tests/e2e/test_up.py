@@ -64,6 +64,7 @@ def test_a_workload_runs_heals_survives_a_kill_and_is_gone_after_down(cluster: U
 def test_a_container_without_a_command_waits_with_a_reason(cluster: UpProcess) -> None:
     cluster.kubectl("run", "bare", "--image=nginx")
     until(lambda: "CreateContainerConfigError" in cluster.kubectl("get", "pods"), "the reason is shown")
+    assert "has no command" in cluster.kubectl("get", "pod", "bare", "-o", "yaml")
 
 
 def test_the_demo_heals_and_stops_everything_it_started() -> None:

@@ -71,7 +71,7 @@ def holder_of(path: Path) -> int:
     finally:
         os.close(descriptor)
     kind, _, _, _, pid = struct.unpack(_FLOCK, found)
-    return 0 if kind == fcntl.F_UNLCK else int(pid)
+    return 0 if kind == fcntl.F_UNLCK else max(0, int(pid))  # never the -1 that signals every process
 
 
 def stop_holder(path: Path) -> int:

@@ -67,6 +67,8 @@ async def _show_repair(cluster: LocalCluster, nodes: int) -> None:
     for pod in await pods(cluster):
         show(f"  {pod.name} on {pod.spec.node_name} at {pod.status.pod_ip}")
     victim, pid = await _victim(cluster)
+    if pid <= 0:  # which would signal the group of this program
+        raise Unavailable(f"{victim} has no process to kill: see the logs of its node, and run the demo again")
     os.kill(pid, signal.SIGKILL)
     show(f"killed process {pid} of {victim} with SIGKILL")
     await _until(lambda: _restarted(cluster, victim), f"{victim} was not restarted")

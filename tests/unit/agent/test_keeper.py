@@ -30,12 +30,13 @@ from tests.kit.process_nodes import (
     start,
 )
 
+from kedge.agent.core.driver import Identity
 from kedge.agent.process import ProcessDriver, proc_table
 from kedge.agent.process.channel import start_keeper
 from kedge.agent.process.driver import record_id
 from kedge.agent.process.keeper import ProcessKeeper
 from kedge.api.views import Probe
-from kedge.errors import Unavailable
+from kedge.errors import OperatingError, Unavailable
 
 
 @contextmanager
@@ -241,6 +242,22 @@ async def test_signals_that_the_keeper_ignores_are_not_ignored_by_its_processes(
         assert int(log_of(tmp_path).split()[1], 16) == 0
 
 
+def test_a_process_that_ends_between_two_looks_keeps_its_exit_code(tmp_path: Path) -> None:
+    """It is a zombie when the keeper looks for adopted processes, and is reaped in the next turn."""
+    program = (
+        "import os,sys,time\nfrom pathlib import Path\nfrom kedge.agent.process import proc_table\n"
+        "from kedge.agent.process.keeper import ProcessKeeper\n"
+        "keeper = ProcessKeeper(Path(sys.argv[1])); keeper.recover()\n"
+        "asked = dict(id='a', identity=['uid'], namespace='', pod='', address='', ports={}, env=dict(os.environ))\n"
+        "keeper._start({**asked, 'argv': ['sh', '-c', 'exit 3'], 'cwd': '/', 'log': os.devnull}, None)\n"
+        "while proc_table.read_entry(keeper._records['a']['pid']).runs: time.sleep(0.01)\n"
+        "keeper._watch_adopted(); keeper._reap(); keeper._settle()\n"
+        "print(keeper._records['a']['exit_code'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"
+
+
 @on_loop
 async def test_no_exit_code_is_lost_however_fast_processes_end(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
@@ -330,6 +347,67 @@ async def test_a_full_disk_starts_nothing_and_ends_nothing(tmp_path: Path) -> No
         assert "ran" not in log_of(tmp_path)
         await start(driver, "sh", "-c", "echo ran", identity=other)
         await eventually(lambda: log_of(tmp_path) == "ran\n")
+
+
+@on_loop
+async def test_a_log_on_a_full_disk_does_not_end_the_keeper(tmp_path: Path) -> None:
+    (tmp_path / "keeper.log").symlink_to("/dev/full")
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sh", "-c", "sleep 0.2; exit 3")
+        keeper = keeper_pid(tmp_path)
+        (tmp_path / "processes").rename(tmp_path / "away")
+        await eventually(ended(driver))
+        (tmp_path / "away").rename(tmp_path / "processes")
+        await eventually(lambda: record_in(tmp_path)[1]["exit_code"] == 3)
+        assert keeper_pid(tmp_path) == keeper
+
+
+@on_loop
+async def test_orphans_of_a_process_that_ended_while_no_keeper_ran_are_killed(tmp_path: Path) -> None:
+    """They have no marker, no leader and no parent left: the log that they write to is the evidence."""
+    program = "(env -i PATH=$PATH setsid sh -c 'echo $$ > child; exec sleep 600' &); sleep 600"
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sh", "-c", program)
+        await eventually(lambda: child_pid(tmp_path) is not None)
+        pid, leader = child_pid(tmp_path), await driver.pid_of(POD.pod_uid)
+        assert pid is not None
+        await kill_keeper(tmp_path)
+        os.killpg(leader, signal.SIGKILL)
+        await eventually(lambda: not alive(leader))
+        assert not (await only(driver)).running
+        assert not alive(pid)
+
+
+@on_loop
+async def test_no_kill_of_the_keeper_at_any_time_doubles_or_loses_a_start(tmp_path: Path) -> None:
+    """Each program writes a line when it runs. The keeper is killed at another moment of each start."""
+    runs = tmp_path / "runs"
+    identities = [POD._replace(attempt=attempt) for attempt in range(25)]
+
+    async def start_until_acknowledged(identity: Identity) -> None:
+        while True:
+            try:
+                return await start(
+                    driver, "sh", "-c", f"echo {identity.attempt} >> {runs}; exec sleep 600", identity=identity
+                )
+            except OperatingError:
+                await asyncio.sleep(0.01)
+
+    async with driver_in(tmp_path) as driver:
+        for identity in identities:
+            await driver.processes()  # a keeper serves
+            starting = asyncio.ensure_future(start_until_acknowledged(identity))
+            await asyncio.sleep(identity.attempt * 0.0005)
+            for pid in keeper_pids(tmp_path):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await starting
+        found = await driver.processes()
+        assert {each.identity for each in found} == set(identities)
+        running = {each.identity.attempt for each in found if each.running}
+        await eventually(lambda: running <= {int(line) for line in runs.read_text().split()})
+        lines = runs.read_text().split()
+        assert len(lines) == len(set(lines))
 
 
 @on_loop

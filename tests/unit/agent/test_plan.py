@@ -28,7 +28,7 @@ def started(found: PodPlan) -> list[tuple[str, int]]:
 
 def phase(view: PodView, *processes: ContainerProcess, **observed: Any) -> str:
     seen = PodObservation(pod=view, processes=processes, now_s=0.0, **observed)
-    status = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", waiting_reasons={})
+    status = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", waiting={})
     return str(status["phase"])
 
 

@@ -17,11 +17,11 @@ SIDECAR = {"name": "proxy", "image": "p:1", "restartPolicy": "Always"}
 
 
 def status(
-    view: PodView, *processes: ContainerProcess, waiting: dict[str, str] | None = None, **observed: Any
+    view: PodView, *processes: ContainerProcess, waiting: dict[str, dict[str, str]] | None = None, **observed: Any
 ) -> dict[str, Any]:
     observation = PodObservation(pod=view, processes=processes, now_s=0.0, **observed)
     plan = plan_pod(observation, Limits())
-    return pod_status(view, observation, plan, now=NOW, address="10.0.0.1", waiting_reasons=waiting or {})
+    return pod_status(view, observation, plan, now=NOW, address="10.0.0.1", waiting=waiting or {})
 
 
 def conditions(found: dict[str, Any]) -> dict[str, str]:
@@ -36,7 +36,7 @@ def main(found: dict[str, Any]) -> dict[str, Any]:
 def test_a_pod_that_has_not_started_is_pending_and_shows_why_it_waits() -> None:
     assert status(pod_view())["phase"] == "Pending"
     assert main(status(pod_view()))["state"] == {"waiting": {"reason": "ContainerCreating"}}
-    found = main(status(pod_view(), waiting={"main": "ImagePullBackOff"}))
+    found = main(status(pod_view(), waiting={"main": {"reason": "ImagePullBackOff"}}))
     assert found["state"] == {"waiting": {"reason": "ImagePullBackOff"}}
 
 

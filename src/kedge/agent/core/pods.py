@@ -89,7 +89,8 @@ class PodWorker:
         self._first_s = self._env.monotonic()
         self._leaving_s: float | None = None
         self._probers: dict[Identity, Prober] = {}
-        self._waiting_reasons: dict[str, str] = {}
+        self._waiting: dict[str, dict[str, str]] = {}
+        """The `waiting` state of containers that could not be started."""
         self._wake = asyncio.Event()
         self._on_done = on_done
         self._task = self._env.spawn(self._run(), name=f"pod {key.namespace}/{key.name}")
@@ -232,16 +233,18 @@ class PodWorker:
             try:
                 await self._driver.pull(start.container.image)
             except PullFailed:
-                self._waiting_reasons[name] = "ImagePullBackOff"
+                self._waiting[name] = {"reason": "ImagePullBackOff"}
                 continue
-            self._waiting_reasons.pop(name, None)
+            if self._waiting.get(name, {}).get("reason") == "ImagePullBackOff":
+                del self._waiting[name]
             node_uid = await self._may_start()
             if not node_uid or node_uid != self._context.node.uid:
                 return
             try:
                 await self._start(pod, start, node_uid)
+                self._waiting.pop(name, None)
             except CannotStart as error:
-                self._waiting_reasons[name] = error.waiting
+                self._waiting[name] = {"reason": error.waiting, "message": error.message}
 
     async def _may_start(self) -> str:
         """Prove on committed state, after the image pull, that the pod is bound to this node incarnation and wanted.
@@ -311,7 +314,7 @@ class PodWorker:
             plan,
             now=now,
             address=self._driver.address(self.uid),
-            waiting_reasons=self._waiting_reasons,
+            waiting=self._waiting,
         )
         patch = plan_status(seen, status, now)
         # 1. The link is restored. 2. This writes Ready. 3. The node lifecycle, which has no heartbeat yet, writes

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,11 +24,11 @@ def pod_status(
     *,
     now: datetime,
     address: str,
-    waiting_reasons: dict[str, str],
+    waiting: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
-    """The status of a pod; its final status, if the plan ends it. `waiting_reasons` is by container."""
-    main = [_container_status(pod, observation, each, waiting_reasons) for each in pod.spec.containers]
-    init = [_container_status(pod, observation, each, waiting_reasons) for each in pod.spec.init_containers]
+    """The status of a pod; its final status, if the plan ends it. `waiting` is by container."""
+    main = [_container_status(pod, observation, each, waiting) for each in pod.spec.containers]
+    init = [_container_status(pod, observation, each, waiting) for each in pod.spec.init_containers]
     phase = _phase(pod, plan, main)
     ready = bool(main) and phase == "Running" and all(each["ready"] for each in main)
     prepared = all(
@@ -75,7 +75,7 @@ def _is_prepared(container: Container, written: dict[str, Any]) -> bool:
 
 
 def _container_status(
-    pod: PodView, observation: PodObservation, container: Container, waiting_reasons: dict[str, str]
+    pod: PodView, observation: PodObservation, container: Container, waiting: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Any]:
     name = container.name
     process = latest(observation.processes, name)
@@ -87,7 +87,7 @@ def _container_status(
         "ready": False,
         "started": False,
         "restartCount": reported.restart_count if reported is not None else 0,
-        "state": {"waiting": {"reason": waiting_reasons.get(name, "ContainerCreating")}},
+        "state": {"waiting": dict(waiting.get(name, {"reason": "ContainerCreating"}))},
         "lastState": {},
     }
     if process is None:

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,17 +95,16 @@ class ProcessKeeper:
             try:
                 record = json.loads(path.read_bytes())
                 self._recover(record)
-            except _REFUSED:
-                traceback.print_exc()
-                print(f"{path} cannot be read: its processes are killed, and it is set aside", file=sys.stderr)
+            except _REFUSED as error:
+                _log(f"{path} cannot be read: its processes are killed, and it is set aside: {error!r}")
                 self._records.pop(path.stem, None)
-                self._sweep(self._marker(path.stem), 0, 0, session=False)
+                self._sweep(self._marker(path.stem), 0, 0, "", session=False)
                 path.replace(path.with_suffix(".unreadable"))
         self._settle()
 
     def _recover(self, record: Record) -> None:
         ended, pid, ticks = record["ended"], record["pid"], record["ticks"]
-        if any(name not in record for name in (*_FIELDS, "kill_at_s", "keep_until_s")):
+        if any(name not in record for name in (*_FIELDS, "log", "kill_at_s", "keep_until_s")):
             raise ValueError("a field is missing")
         self._records[record["id"]] = record
         if ended:
@@ -328,7 +327,7 @@ class ProcessKeeper:
             if pid in self._commands:
                 command = self._commands.pop(pid)
                 if clock_s() >= command.deadline_s:
-                    self._sweep(command.marker, pid, 0, session=True)
+                    self._sweep(command.marker, pid, 0, "", session=True)
                 command.client.send({"id": command.request, "value": code})
             elif pid in self._by_pid:
                 process = self._by_pid.pop(pid)
@@ -350,35 +349,40 @@ class ProcessKeeper:
         """Record the end of each process whose leader has exited, once nothing that it started runs."""
         for process, found in list(self._exits.items()):
             record = self._records[process]
-            if not self._sweep(self._marker(process), record["pid"], record["ticks"], session=found.session):
+            leader = record["pid"], record["ticks"], record["log"]
+            if not self._sweep(self._marker(process), *leader, session=found.session):
                 del self._exits[process]
                 self._end(record, found)
 
-    def _sweep(self, marker: str, leader: int, ticks: int, *, session: bool) -> bool:
+    def _sweep(self, marker: str, leader: int, ticks: int, log: str, *, session: bool) -> bool:
         """Kill everything that an ended process or command started, as in a container. Returns whether any ran.
 
-        The marker finds processes that left the session, the session those that cleared their environment, and the
-        parents all below them. An orphan that did both before it was inherited belongs to no process that can be
-        named: it ends with the first process that ends.
+        The marker finds processes that left the session; the session and the log that they write to find those that
+        cleared their environment; the parents find all below them. An orphan without any evidence ends with the first
+        process that ends.
         """
         table = proc_table.read_table()
+        table.pop(os.getpid(), None)
         holder = table.get(leader)
         session = session and (holder is None or holder.start_ticks == ticks) and leader not in self._by_pid
         roots = []
         for entry in table.values():
-            found = proc_table.read_marker(entry.pid) if entry.pid != os.getpid() else ""
-            is_marked = found == marker or found.startswith(f"{marker}!")
-            is_stray = entry.parent == os.getpid() and not found and not self._is_held(entry)
-            if is_marked or is_stray or (session and entry.session == leader):
+            found = proc_table.read_marker(entry.pid)
+            outputs = () if found else proc_table.read_outputs(entry.pid)
+            is_own = found == marker or found.startswith(f"{marker}!") or (bool(log) and log in outputs)
+            is_stray = entry.parent == os.getpid() and not found and not self._is_held(entry, outputs)
+            if is_own or is_stray or (session and entry.session == leader):
                 roots.append(entry.pid)
         held = {os.getpid(), *self._by_pid}
         running = [pid for pid in proc_table.descendants(table, roots) - held if table[pid].runs]
         proc_table.kill_all(running)
         return bool(running)
 
-    def _is_held(self, entry: proc_table.ProcEntry) -> bool:
-        """Whether a child of the keeper is, or is in the session of, a process or command that runs."""
-        return any(each in self._by_pid or each in self._commands for each in (entry.pid, entry.session))
+    def _is_held(self, entry: proc_table.ProcEntry, outputs: tuple[str, ...]) -> bool:
+        """Whether a child of the keeper belongs to a process or command that runs."""
+        if any(each in self._by_pid or each in self._commands for each in (entry.pid, entry.session)):
+            return True
+        return any(self._records[process]["log"] in outputs for process in self._by_pid.values())
 
     def _end(self, record: Record, found: _Exit) -> None:
         record |= {"ended": _now(), "exit_code": found.code, "reason": found.reason, "message": found.message}
@@ -437,7 +441,7 @@ class ProcessKeeper:
             self._unsaved.discard(record["id"])
         except OSError as error:
             if record["id"] not in self._unsaved:
-                print(f"{self._path(record['id'])} is not written yet: {error}", file=sys.stderr)
+                _log(f"{self._path(record['id'])} is not written yet: {error}")
             self._unsaved.add(record["id"])
 
     def _save_again(self) -> None:
@@ -457,6 +461,11 @@ class ProcessKeeper:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _log(text: str) -> None:
+    with suppress(OSError):  # the log may be on a full disk too
+        print(text, file=sys.stderr, flush=True)
 
 
 def _now() -> str:

@@ -68,6 +68,13 @@ def read_marker(pid: int) -> str:
     return ""
 
 
+def read_outputs(pid: int) -> tuple[str, ...]:
+    """The files that are standard output and error of a process; empty if they are not ours to read."""
+    with suppress(OSError):
+        return tuple(os.readlink(f"/proc/{pid}/fd/{number}") for number in (1, 2))  # noqa: PTH115  # faster
+    return ()
+
+
 def descendants(table: Mapping[int, ProcEntry], roots: Iterable[int]) -> set[int]:
     """The roots and every process below them."""
     children: dict[int, list[int]] = {}

@@ -115,7 +115,7 @@ class ProcessDriver:
         raise Unavailable(f"processes of {self._folder} may still run: see {self._folder / 'keeper.log'}")
 
     async def close(self) -> None:
-        """Let go of the keeper; processes live on."""
+        """Disconnect from the keeper; its processes keep running."""
         await self._channel.close()
 
     # -- probes ------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class ProcessDriver:
     # -- the keeper --------------------------------------------------------------------------------
 
     async def _call_again(self, op: str, **parts: Any) -> Any:
-        """Every request may be repeated, so a broken connection is answered by one more."""
+        """Send a request, and repeat it once after a broken connection: every request may be repeated."""
         try:
             return await self._channel.call(op, **parts)
         except OutcomeUnknown:

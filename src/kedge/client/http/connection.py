@@ -25,7 +25,7 @@ class RequestNotSent(KedgeError):
     """The request did not leave this process. Nothing was done."""
 
 
-class Broken(KedgeError):
+class ConnectionBroken(KedgeError):
     """The connection broke after the request was sent and before its reply was whole."""
 
 
@@ -100,7 +100,7 @@ class ClientConnection(asyncio.Protocol):
 
         Raises:
             RequestNotSent: the connection was gone before anything was written.
-            Broken: it broke afterwards.
+            ConnectionBroken: it broke afterwards.
         """
         if not self.usable or self._transport is None:
             raise RequestNotSent("the connection is closed")
@@ -126,14 +126,14 @@ class ClientConnection(asyncio.Protocol):
                 for line in lines:
                     yield line
                 if len(rest) > LINE_BYTES_MAX:
-                    raise Broken(f"a line of the stream is longer than {LINE_BYTES_MAX} bytes")
+                    raise ConnectionBroken(f"a line of the stream is longer than {LINE_BYTES_MAX} bytes")
             if reply.ended:
                 return
             await self._wait()
 
     async def _wait(self) -> None:
         if self._lost:
-            raise Broken("the connection broke")
+            raise ConnectionBroken("the connection broke")
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -169,7 +169,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[ClientConnection]:
-        """A connection of one's own. It is kept if its reply was read to the end, and aborted otherwise."""
+        """A connection for one caller. It is kept if its reply was read to the end, and aborted otherwise."""
         found = await self._take()
         try:
             yield found

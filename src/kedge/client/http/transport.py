@@ -29,7 +29,7 @@ from kedge.api.requests import (
 )
 from kedge.api.wellknown import INITIAL_EVENTS_END
 from kedge.client.http import wire
-from kedge.client.http.connection import Broken, ClientConnection, ConnectionPool, HttpReply, RequestNotSent
+from kedge.client.http.connection import ClientConnection, ConnectionBroken, ConnectionPool, HttpReply, RequestNotSent
 from kedge.client.http.kubeconfig import ServerAddress
 from kedge.errors import OperatingError, OutcomeUnknown, Unavailable, from_status
 from kedge.keys import NO_REVISION
@@ -68,7 +68,7 @@ class HttpTransport:
                 body = await connection.read(reply)
         except RequestNotSent as error:
             raise Unavailable(str(error)) from error
-        except Broken as error:
+        except ConnectionBroken as error:
             raise _unknown(request, str(error)) from error
         if reply.code >= 400:
             raise _failure(request, reply, body, self._kinds)
@@ -83,7 +83,7 @@ class HttpTransport:
             reply = await connection.exchange(self._pool.head(call.method, call.target, call.headers, 0), b"")
             if reply.code >= 400:
                 raise _failure(request, reply, await connection.read(reply), self._kinds)
-        except (RequestNotSent, Broken) as error:
+        except (RequestNotSent, ConnectionBroken) as error:
             await stack.aclose()
             raise Unavailable(str(error)) from error
         except BaseException:
@@ -104,7 +104,7 @@ class HttpTransport:
             async for line in connection.read_lines(reply):
                 if line:
                     yield _event(line, kind)
-        except Broken as error:
+        except ConnectionBroken as error:
             raise Unavailable(f"the watch broke: {error}") from error
         finally:
             connection.abort()

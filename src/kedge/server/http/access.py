@@ -137,7 +137,7 @@ def allows(caller: Caller, wanted: Attributes) -> bool:
 
 
 def check_allowed(caller: Caller, wanted: Attributes) -> None:
-    """Raises `Forbidden` in the words that kubectl's users know."""
+    """Raises `Forbidden` with the message of Kubernetes."""
     if allows(caller, wanted):
         return
     resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource

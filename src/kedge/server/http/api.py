@@ -76,7 +76,7 @@ class ApiHandler:
             _LOG.exception("request %s %s failed", request.method, request.path.decode("latin-1"))
             if exchange.started:
                 return  # the connection is cut: half a reply must not look whole
-            exchange.respond(500, status_body(500, "InternalError", "the server met a bug; its log has the details"))
+            exchange.respond(500, status_body(500, "InternalError", "internal error: see the log of the server"))
 
     def _fail(self, error: OperatingError, exchange: Exchange) -> None:
         if exchange.started:

@@ -78,7 +78,7 @@ class OpenApi:
         return known
 
     def v2(self) -> bytes:
-        """`/openapi/v2`: every group version in one document, for clients that know no better."""
+        """`/openapi/v2`: every group version in one document, for clients without v3."""
         if not self._v2:
             every = [kind for kinds in self._groups.values() for kind in kinds]
             schemas: dict[str, Any] = self._make(every)["components"]["schemas"]
@@ -201,7 +201,7 @@ def _reference(name: str) -> dict[str, str]:
 
 
 def _as_v2(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema of v3 in the words of v2: references have siblings, and there is no `oneOf`."""
+    """A schema of v3 in the form of v2: references have siblings, and there is no `oneOf`."""
     if len(wrapped := schema.get("allOf", ())) == 1:
         schema = {**{name: value for name, value in schema.items() if name != "allOf"}, **wrapped[0]}
     found: dict[str, Any] = {}

@@ -235,6 +235,16 @@ def test_delete_passes_its_propagation_on(server: ServerProcess) -> None:
     assert "NotFound" in server.kubectl("get", "deployment", "background", check=False)
 
 
+def test_a_list_is_applied_item_by_item(server: ServerProcess) -> None:
+    """kubectl checks a `List` with OpenAPI v2 as protobuf, before it sends the items."""
+    for name in ("listed-1", "listed-2"):
+        server.kubectl("create", "configmap", name)
+    shown = server.kubectl("get", "cm", "listed-1", "listed-2", "-o", "yaml")
+    assert "kind: List" in shown
+    server.kubectl("delete", "cm", "listed-1")
+    assert "configmap/listed-1 created" in server.kubectl("apply", "-f", "-", stdin=shown)
+
+
 def test_autoscale_sends_an_older_version_of_the_kind(server: ServerProcess) -> None:
     server.kubectl("create", "deployment", "scaled", "--image=x")
     assert "autoscaled" in server.kubectl("autoscale", "deployment", "scaled", "--max=3", "--cpu-percent=50")

@@ -139,6 +139,26 @@ async def test_the_stream_of_a_watcher_that_lags_ends_without_an_error() -> None
 
 
 @on_loop
+async def test_an_unknown_field_is_reported_once() -> None:
+    async with local_api() as (_, port):
+        await create_config_map(port, "a")
+        pod = {"metadata": {"name": "p"}, "spec": {"contianers": [], "containers": [{"name": "c", "image": "x"}]}}
+        _, head, _ = await sent(port, "POST", "/api/v1/namespaces/default/pods", pod)
+    assert head.count("contianers") == 1
+
+
+@on_loop
+async def test_openapi_v2_is_served_as_protobuf_on_request() -> None:
+    accept = "Accept: application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    head = f"GET /openapi/v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{accept}\r\n\r\n"
+    async with local_api() as (_, port):
+        reply = await exchange(port, head.encode(), end=False)
+    head, _, body = reply.decode("latin-1").partition("\r\n\r\n")
+    assert "Content-Type: application/com.github.proto-openapi" in head
+    assert body.startswith("\x0a\x032.0\x12")
+
+
+@on_loop
 async def test_every_failure_has_details() -> None:
     async with local_api() as (_, port):
         _, _, status = await sent(port, "GET", "/api/v1/namespaces/default/pods/p/ephemeralcontainers")

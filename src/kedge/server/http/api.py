@@ -31,6 +31,7 @@ from kedge.server.service import Service
 
 _encode = msgspec.json.Encoder().encode
 _AGGREGATED_TYPE = b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_OPENAPI_V2_TYPE = b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _LOG = logging.getLogger(__name__)
 KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "36"
 """The version of the Kubernetes API that is served: clients compare it with their own."""
@@ -56,7 +57,7 @@ class ApiHandler:
             b"/api": self._core_discovery,
             b"/apis": self._group_discovery,
             b"/openapi/v3": lambda _, exchange: exchange.respond(200, self._openapi.index()),
-            b"/openapi/v2": lambda _, exchange: exchange.respond(200, self._openapi.v2()),
+            b"/openapi/v2": self._openapi_v2,
             b"/": self._root,
         }
 
@@ -186,6 +187,12 @@ class ApiHandler:
             exchange.respond(200, body, content_type=_AGGREGATED_TYPE)
         else:
             exchange.respond(200, _encode(plain()))
+
+    def _openapi_v2(self, request: HttpRequest, exchange: Exchange) -> None:
+        if b"application/com.github.proto-openapi.spec.v2" in request.headers.get(b"accept", b""):
+            exchange.respond(200, self._openapi.v2_protobuf(), content_type=_OPENAPI_V2_TYPE)
+        else:
+            exchange.respond(200, self._openapi.v2())
 
     def _document(self, path: bytes, exchange: Exchange) -> bool:
         """Documents whose path has a group and a version. Returns whether there is one."""

@@ -14,6 +14,7 @@ import msgspec
 
 from kedge.api.kinds import Kind, Registry
 from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
+from kedge.errors import check
 from kedge.server.http.discovery import verbs_of
 
 _encode = msgspec.json.Encoder().encode
@@ -89,6 +90,16 @@ class OpenApi:
                 "definitions": {name: _as_v2(schema) for name, schema in schemas.items()},
             })  # fmt: skip
         return self._v2
+
+    def v2_protobuf(self) -> bytes:
+        """`/openapi/v2` as gnostic's protobuf, without definitions.
+
+        kubectl reads it before it sends the items of a `List`. A kind without a definition is left to the server to
+        check.
+        """
+        title, version = (self._info[name].encode() for name in ("title", "version"))
+        info = _field(1, title) + _field(2, version)
+        return _field(1, b"2.0") + _field(2, info)
 
     def _make(self, kinds: list[Kind]) -> dict[str, Any]:
         schemas: dict[str, Any] = {}
@@ -301,3 +312,9 @@ def _operation(
         sent = {"type": "object"} if body_schema else _reference(schema)
         operation["requestBody"] = {"content": {each: {"schema": sent} for each in body}}
     return operation
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """A protobuf field of bytes; both numbers fit into one byte each."""
+    check(number < 16 and len(value) < 128, "longer fields need a varint")
+    return bytes([number << 3 | 2, len(value)]) + value

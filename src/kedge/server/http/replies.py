@@ -71,7 +71,13 @@ class Replier:
                 self.raw(_encode(partial(found.edit(), found)), code, headers)
 
     def written(self, written: Written, form: ReplyForm, code: int = 200, warnings: Sequence[str] = ()) -> None:
-        self.found(written.object, form, code, (*written.warnings, *warnings))
+        """The reply to a write. A field that `warnings` report as unknown is not reported again by the service's."""
+        if warnings:
+            known = {text.partition('"')[2].rstrip('"') for text in warnings}
+            kept = [text for text in written.warnings if text.partition(": ")[0] not in known]
+            self.found(written.object, form, code, (*kept, *warnings))
+        else:
+            self.found(written.object, form, code, written.warnings)
 
     def removed(self, written: Written, form: ReplyForm) -> None:
         """The reply to a delete: the object while it still ends; once gone a `Status`, or the object for some kinds."""

@@ -249,7 +249,7 @@ def test_a_process_that_ends_between_two_looks_keeps_its_exit_code(tmp_path: Pat
         "from kedge.agent.process.keeper import ProcessKeeper\n"
         "keeper = ProcessKeeper(Path(sys.argv[1])); keeper.recover()\n"
         "asked = dict(id='a', identity=['uid'], namespace='', pod='', address='', ports={}, env=dict(os.environ))\n"
-        "keeper._start({**asked, 'argv': ['sh', '-c', 'exit 3'], 'cwd': '/', 'log': os.devnull}, None)\n"
+        "keeper._start({**asked, 'argv': ['sh', '-c', 'exit 3'], 'cwd': '/', 'log': sys.argv[1] + '/log'}, None)\n"
         "while proc_table.read_entry(keeper._records['a']['pid']).runs: time.sleep(0.01)\n"
         "keeper._watch_adopted(); keeper._reap(); keeper._settle()\n"
         "print(keeper._records['a']['exit_code'])"
@@ -408,6 +408,19 @@ async def test_no_kill_of_the_keeper_at_any_time_doubles_or_loses_a_start(tmp_pa
         await eventually(lambda: running <= {int(line) for line in runs.read_text().split()})
         lines = runs.read_text().split()
         assert len(lines) == len(set(lines))
+
+
+def test_a_log_that_others_write_to_is_no_evidence(tmp_path: Path) -> None:
+    """Half of the processes of a machine write to /dev/null."""
+    sweep = (
+        "import sys\nfrom pathlib import Path\nfrom kedge.agent.process import keeper, proc_table\n"
+        "proc_table.kill_all = lambda pids: print(*pids)\n"
+        "print(keeper.ProcessKeeper(Path(sys.argv[1]))._sweep('x', 0, 0, '/dev/null', session=False))"
+    )
+    with subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={}) as innocent:
+        done = subprocess.run([sys.executable, "-c", sweep, tmp_path], capture_output=True, text=True, check=True)
+        innocent.kill()
+    assert done.stdout.split() == ["False"]
 
 
 @on_loop

@@ -26,6 +26,8 @@ _SHUTDOWN_S = 10.0
 """A killed process is gone in milliseconds; a machine may be busy."""
 _SHUTDOWNS = 3
 """A keeper that is killed while it shuts down leaves processes to the next one."""
+_TRIES = 3
+_TRY_AGAIN_S = 0.02
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 
 
@@ -145,11 +147,15 @@ class ProcessDriver:
     # -- the keeper --------------------------------------------------------------------------------
 
     async def _call_again(self, op: str, **parts: Any) -> Any:
-        """Send a request, and repeat it once after a broken connection: every request may be repeated."""
-        try:
-            return await self._channel.call(op, **parts)
-        except OutcomeUnknown:
-            return await self._channel.call(op, **parts)
+        """Send a request, and repeat it after a broken connection: every request may be repeated.
+
+        A keeper that is being killed still accepts connections for a moment, so one more try is not enough.
+        """
+        for _ in range(_TRIES):
+            with suppress(OutcomeUnknown):
+                return await self._channel.call(op, **parts)
+            await asyncio.sleep(_TRY_AGAIN_S)
+        return await self._channel.call(op, **parts)
 
     async def _records(self) -> list[dict[str, Any]]:
         records: list[dict[str, Any]] = await self._call_again("list")

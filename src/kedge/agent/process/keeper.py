@@ -365,11 +365,12 @@ class ProcessKeeper:
         table.pop(os.getpid(), None)
         holder = table.get(leader)
         session = session and (holder is None or holder.start_ticks == ticks) and leader not in self._by_pid
+        has_log = log.startswith(f"{self._folder}/")  # another file, such as /dev/null, is shared and proves nothing
         roots = []
         for entry in table.values():
             found = proc_table.read_marker(entry.pid)
             outputs = () if found else proc_table.read_outputs(entry.pid)
-            is_own = found == marker or found.startswith(f"{marker}!") or (bool(log) and log in outputs)
+            is_own = found == marker or found.startswith(f"{marker}!") or (has_log and log in outputs)
             is_stray = entry.parent == os.getpid() and not found and not self._is_held(entry, outputs)
             if is_own or is_stray or (session and entry.session == leader):
                 roots.append(entry.pid)

@@ -231,7 +231,7 @@ _CLASSES: tuple[type[OperatingError], ...] = (
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
 _BY_REASON = {cls.reason: cls for cls in reversed(_CLASSES) if not cls.cause}
-# Of the classes that share a code, the first listed is used for a status that has nothing but the code.
+# The first class listed for a code is used for a status that has nothing but the code.
 _BY_CODE = {cls.code: cls for cls in reversed(_CLASSES) if not cls.cause}
 
 

@@ -51,7 +51,7 @@ class Section(NamedTuple):
 
     name: str
     version: int
-    """Of the codec of its body. The layer that owns the name checks it."""
+    """The version of the codec of its body. The layer that owns the name checks it."""
     body: bytes
     at: int = 0
     """Where it begins in the file."""

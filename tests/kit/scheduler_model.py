@@ -480,7 +480,7 @@ def totals(cluster: Cluster, question: PlacementCase, feasible: list[NodeView]) 
 
 
 def pick(cluster: Cluster, totals_of: Mapping[str, int], draw: int) -> str | None:
-    """Of the best, by name, number `draw` modulo their count."""
+    """The best node, by name, with number `draw` modulo their count."""
     if not totals_of:
         return None
     best = max(totals_of.values())

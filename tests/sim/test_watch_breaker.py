@@ -138,7 +138,7 @@ def test_watchers_of_one_breaker_resume_one_by_one_and_soon(report: OutageReport
 
 
 def pauses_of(seed: int) -> Counter[str]:
-    """Of all watchers in the standard simulation: pauses that grow, those of them for the breaker's sake, and waits."""
+    """Counts of all watchers in the standard simulation: pauses that grow, those caused by the breaker, and waits."""
     count: Counter[str] = Counter()
     move = Watcher._move
 

@@ -74,7 +74,7 @@ class Scheduler:
         self._closed = asyncio.Event()
         self._leading = False
         self._fence: Fence | None = None
-        """Of the current term; None while this process does not lead."""
+        """The fence of the current term; None while this process does not lead."""
         self._failure: asyncio.Future[None] | None = None
         """Ends the current term when a bind fails in a way that is not its own."""
         self.queue = SchedulingQueue(env, on_ready=self._ready.set)

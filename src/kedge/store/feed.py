@@ -93,7 +93,7 @@ class Feed:
     def publish(
         self, revision: Revision, changes: Sequence[Change], latest_only: Collection[Key] = frozenset()
     ) -> None:
-        """Append one commit and wake its waiters. Of a key in `latest_only`, drop the change before."""
+        """Append one commit and wake its waiters. For a key in `latest_only`, drop the change before."""
         self.publish_all([(revision, changes, latest_only)])
 
     def publish_all(self, commits: Iterable[tuple[Revision, Sequence[Change], Collection[Key]]]) -> None:

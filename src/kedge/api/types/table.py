@@ -44,7 +44,7 @@ class FieldFacts:
     name: str
     """As in JSON. An inline field has only a protobuf name: JSON has the fields of its type instead."""
     number: int | None
-    """Of protobuf; None for a type that has no protobuf form."""
+    """The protobuf number; None for a type that has no protobuf form."""
     shape: FieldShape
     type: str
     """A scalar, or the full name of a type in the same table."""
@@ -58,7 +58,7 @@ class FieldFacts:
     list_type: str = ""
     """`atomic`, `set` or `map`, for server-side apply."""
     keys: tuple[str, ...] = ()
-    """Of a `map` list: the fields that identify an item."""
+    """The fields that identify an item of a `map` list."""
     atomic: bool = False
     """Server-side apply replaces the whole struct or map."""
     merges: bool = False

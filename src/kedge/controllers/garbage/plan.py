@@ -21,7 +21,7 @@ class OwnerState(StrEnum):
     """Being deleted in the foreground: its blocking dependents are deleted first."""
     GONE = "gone"
     UNKNOWN = "unknown"
-    """Of an unknown kind: it cannot be read, so it counts as alive."""
+    """The kind is unknown and cannot be read, so the owner counts as alive."""
 
 
 @dataclass(frozen=True, slots=True)

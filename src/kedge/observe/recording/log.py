@@ -38,7 +38,7 @@ class LogStatistics:
     pending: int
     """Records not yet written."""
     bytes: int
-    """Of all segments on disk."""
+    """The size of all segments on disk."""
     segments: int
     segments_dropped: int
     """Oldest segments removed to keep the log within its bound."""
@@ -68,7 +68,7 @@ class DecisionLog:
         self._next_number = max(found, default=0) + 1
         self._path = directory
         self._descriptor = -1
-        """Of the current segment at `_path`; -1 until there is something to write."""
+        """The descriptor of the current segment at `_path`; -1 until there is something to write."""
         self._size = 0
         """Bytes written to that segment."""
         self._sections = 0

@@ -51,7 +51,7 @@ class RecorderStatistics:
     held: int
     dropped: int
     rows: int
-    """Of the counts."""
+    """The number of rows of counts."""
     other: int
     """Reads and fields that are counted in the row `other`."""
     writers: int

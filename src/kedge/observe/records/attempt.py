@@ -18,7 +18,7 @@ class AssumedBind(NamedTuple):
 
     node: str
     revision: Revision
-    """Of the bind; 0 while it was under way."""
+    """The revision of the bind; 0 while it was under way."""
     workload: str
     zone: str
     """The zone whose quota it was counted against. The node may have moved to another since."""

@@ -36,7 +36,7 @@ COMMIT: Final = "commit"
 RECEIVED: Final = "received"
 OUTSIDE: Final = "outside"
 CODEC_VERSION: Final = 1
-"""Of all sections above. Fields may be added at the end of a record without a new one."""
+"""The version of all sections above. Fields may be added at the end of a record without a new one."""
 
 Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent
 

@@ -120,7 +120,7 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     priority: int
     uid: str = ""
     generation: int = 0
-    """Of the object as it was first read; 0 if it did not exist."""
+    """The generation of the object as it was first read; 0 if it did not exist."""
     fence: Revision = NO_REVISION
     """The fencing token of its writes; 0 for a controller without a lease."""
     wakes: tuple[tuple[str, str], ...] = ()
@@ -139,7 +139,7 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The caches when it began."""
     steps: list[DecisionStep] = []
     seed: int | None = None
-    """Of its random numbers; None if it drew none."""
+    """The seed of its random numbers; None if it drew none."""
     result: str = ""
     """`await change`, `requeue`, `terminal`, `failed`, or `cancelled`."""
     delay_s: float | None = None
@@ -149,7 +149,7 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     kept: str = ""
     """Why it was kept in full; empty if it was only counted."""
     scheduling: SchedulingAttempt | None = None
-    """Of a scheduling attempt alone."""
+    """The part that only a scheduling attempt has."""
     objects_dropped: int = 0
     """Objects it read that are missing here: with them the record was too large for the log."""
 

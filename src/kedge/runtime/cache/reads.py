@@ -34,7 +34,7 @@ class Tombstone(NamedTuple):
     object: Object
     """Its last known state."""
     revision: Revision
-    """Of the deletion; of the list that revealed it, if its event was missed."""
+    """The revision of the deletion, or of the list that revealed it if its event was missed."""
     at_s: float
     """When this process received it, on its monotonic clock."""
     missed: bool

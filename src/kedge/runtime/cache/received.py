@@ -89,7 +89,7 @@ class ReceivedLog:
         self._pinned: list[int] = []
         """The places of `_pins` as a heap, for a lookup of the first at every append. May hold places without pins."""
         self.place = 0
-        """Of the newest entry."""
+        """The place of the newest entry."""
 
     @classmethod
     def restored(

@@ -95,7 +95,7 @@ class Order(Generic[K]):
         self._slow_in_flight_max = max(1, int(workers * limits.queue_slow_share_max)) if workers > 1 else 0
         self._bands: dict[int, Band[K]] = {}
         self._priorities: list[int] = []
-        """Of `_bands`, negated: the highest comes first."""
+        """The priorities of `_bands`, negated: the highest comes first."""
         self.tenants: dict[str, Tenant] = {}
         self._tickets = 0
         self._since_aged = 0

@@ -44,7 +44,7 @@ class PreemptionInputs:
 
     pods_on: Callable[[str], Sequence[Object]]
     evictable: Callable[[Sequence[Object]], Sequence[Object]]
-    """Of some pods, those that may be evicted together, in the same order."""
+    """The part of some pods that may be evicted together, in the same order."""
     nominated: Mapping[str, Nomination]
     """By pod uid: nominations of other pods. Each has a claim in the snapshot, named by `nominated_claim`."""
 

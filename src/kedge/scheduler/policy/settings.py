@@ -23,13 +23,13 @@ class Settings:
     version: str = ""
     canary: bool = False
     revision: int = field(default=0, compare=False)
-    """Of the policy object, for the record: it does not change the shape."""
+    """The revision of the policy object, for the record: it does not change the shape."""
     zone_skew_max: int | None = None
     zones: frozenset[str] = frozenset()
     """The zones that the skew rule applies to; empty for all."""
     regions: frozenset[str] = frozenset()
     weights: tuple[tuple[str, int], ...] = ()
-    """Of the scores that the policy names; the others have their default weights."""
+    """The weights of the scores that the policy names; the others have their default weights."""
 
     def __hash__(self) -> int:
         return hash((self.policy, self.version, self.canary))  # cheap: every decision looks up its shape

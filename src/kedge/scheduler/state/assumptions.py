@@ -25,7 +25,7 @@ class Assumption:
     request: PodRequest
     since_s: float
     revision: Revision = NO_REVISION
-    """Of the bind; none while it is in flight."""
+    """The revision of the bind; none while it is in flight."""
 
 
 class Assumptions:

@@ -1,6 +1,6 @@
 """Cells of `kubectl get` that are computed from an object: pure functions of its JSON and the time.
 
-One function a kind and column, with the texts that kubectl users know. `tables` puts them into a `Table`; columns that
+One function a kind and column, with the texts of Kubernetes. `tables` puts them into a `Table`; columns that
 only copy a field are in `api.kinds`, as paths.
 """
 

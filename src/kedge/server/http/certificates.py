@@ -1,4 +1,4 @@
-"""The certificates of one cluster: its authority, what the server shows, and what administrators and components show.
+"""The certificates of one cluster: of its authority, the server, administrators and components.
 
 Files are written whole or not at all, private ones with mode 0600, so that a start that is killed is simply repeated.
 `access` reads the user and its groups from them; nothing here decides what a caller may do.

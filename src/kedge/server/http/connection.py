@@ -86,7 +86,7 @@ class Connections:
                 connection.expire()
 
     def drain(self) -> None:
-        """Close what is idle, let requests under way finish, and answer new ones with `draining` set."""
+        """Close idle connections, let requests in progress finish, and answer new ones with `draining` set."""
         self.draining = True
         for connection in tuple(self.open):
             connection.close_when_idle()

@@ -69,7 +69,7 @@ class OpenApi:
         return _encode({"paths": paths})
 
     def document(self, group: str, version: str) -> bytes | None:
-        """One group version, or None if there is no such one."""
+        """The document of one group version; None if there is none."""
         kinds = self._groups.get((group, version))
         if kinds is None:
             return None

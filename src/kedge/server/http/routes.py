@@ -1,4 +1,4 @@
-"""From a path to what it names: group, version, resource, namespace, name and subresource, as Kubernetes spells them.
+"""The parts of a path: group, version, resource, namespace, name and subresource, as Kubernetes spells them.
 
 Pure. It does not know which kinds exist; `resources` looks them up and answers 404 where there is none.
 """

@@ -1,4 +1,4 @@
-"""One API server process: listening with TLS, and stopping without dropping what is under way."""
+"""One API server process: it listens with TLS, and stops without dropping requests in progress."""
 
 from __future__ import annotations
 

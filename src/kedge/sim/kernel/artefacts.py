@@ -32,7 +32,7 @@ TAPE: Final = "tape"
 TRACE: Final = "trace"
 ATTACHMENT: Final = "attachment"
 CODEC_VERSION: Final = 1
-"""Of the sections above."""
+"""The version of the sections above."""
 
 
 class BadArtefact(BadKeptFile):

@@ -70,7 +70,7 @@ class SeedResult:
     marks: dict[str, int]
     violation: Violation | None = None
     tape: Tape | None = None
-    """Of a failure only."""
+    """The tape of a failure; None for other seeds."""
 
 
 @lru_cache(maxsize=8)

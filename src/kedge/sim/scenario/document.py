@@ -45,7 +45,7 @@ class YamlNode:
     value: Any
     where: SourceLocation
     keys: dict[str, SourceLocation] | None = None
-    """Of a mapping: the location of each key."""
+    """The location of each key of a mapping."""
 
     def plain(self) -> Any:
         """The value without locations, as in an object's manifest."""

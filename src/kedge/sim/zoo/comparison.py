@@ -32,7 +32,7 @@ class Trial:
     seeds: int
     finds: int
     steps: int
-    """Of all seeds together."""
+    """The steps of all seeds together."""
     cpu_s: float
 
     def as_json(self) -> dict[str, Any]:

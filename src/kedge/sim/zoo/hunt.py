@@ -89,7 +89,7 @@ class CleanResult:
 
     world: str
     cpu_s: tuple[float, ...]
-    """Of each seed."""
+    """The CPU time of each seed."""
     findings: tuple[CleanFinding, ...]
 
     @property

@@ -243,6 +243,8 @@ def test_a_list_is_applied_item_by_item(server: ServerProcess) -> None:
     assert "kind: List" in shown
     server.kubectl("delete", "cm", "listed-1")
     assert "configmap/listed-1 created" in server.kubectl("apply", "-f", "-", stdin=shown)
+    bad = shown.replace("kind: ConfigMap", "kind: ConfigMap\n  dat: {}")
+    assert 'unknown field "dat"' in server.kubectl("apply", "-f", "-", stdin=bad, check=False)
 
 
 def test_autoscale_sends_an_older_version_of_the_kind(server: ServerProcess) -> None:

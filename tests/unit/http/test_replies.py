@@ -156,6 +156,7 @@ async def test_openapi_v2_is_served_as_protobuf_on_request() -> None:
     head, _, body = reply.decode("latin-1").partition("\r\n\r\n")
     assert "Content-Type: application/com.github.proto-openapi" in head
     assert body.startswith("\x0a\x032.0\x12")
+    assert "io.k8s.api.core.v1.ConfigMap" in body
 
 
 @on_loop

@@ -14,8 +14,8 @@ import msgspec
 
 from kedge.api.kinds import Kind, Registry
 from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
-from kedge.errors import check
 from kedge.server.http.discovery import verbs_of
+from kedge.server.http.openapi_protobuf import encode_document
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,6 +58,7 @@ class OpenApi:
             self._groups.setdefault((kind.group, kind.version), []).append(kind)
         self._documents: dict[tuple[str, str], bytes] = {}
         self._v2 = b""
+        self._v2_protobuf = b""
 
     def index(self) -> bytes:
         """`/openapi/v3`: where each group version's document is. The hash lets clients keep what they have."""
@@ -92,14 +93,10 @@ class OpenApi:
         return self._v2
 
     def v2_protobuf(self) -> bytes:
-        """`/openapi/v2` as gnostic's protobuf, without definitions.
-
-        kubectl reads it before it sends the items of a `List`. A kind without a definition is left to the server to
-        check.
-        """
-        title, version = (self._info[name].encode() for name in ("title", "version"))
-        info = _field(1, title) + _field(2, version)
-        return _field(1, b"2.0") + _field(2, info)
+        """`/openapi/v2` as protobuf."""
+        if not self._v2_protobuf:
+            self._v2_protobuf = encode_document(msgspec.json.decode(self.v2()))
+        return self._v2_protobuf
 
     def _make(self, kinds: list[Kind]) -> dict[str, Any]:
         schemas: dict[str, Any] = {}
@@ -312,9 +309,3 @@ def _operation(
         sent = {"type": "object"} if body_schema else _reference(schema)
         operation["requestBody"] = {"content": {each: {"schema": sent} for each in body}}
     return operation
-
-
-def _field(number: int, value: bytes) -> bytes:
-    """A protobuf field of bytes; both numbers fit into one byte each."""
-    check(number < 16 and len(value) < 128, "longer fields need a varint")
-    return bytes([number << 3 | 2, len(value)]) + value

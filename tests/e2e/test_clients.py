@@ -140,7 +140,7 @@ def test_a_kopf_operator_writes_status_and_events(server: ServerProcess, tmp_pat
         operator.wait("deletion", lambda: operator.notes("event", "watched")[-1]["type"] == "DELETED")
 
 
-def test_a_kopf_operator_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+def test_a_kopf_operator_continues_after_the_server_was_killed(tmp_path: Path) -> None:
     with running_server(tmp_path / "state") as server, kopf_operator(server, tmp_path / "kopf.log") as operator:
         create_config_map(server, "kept")
         operator.wait_note("create", "kept")

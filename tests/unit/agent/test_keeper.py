@@ -94,7 +94,7 @@ async def test_a_client_that_sends_garbage_is_disconnected_and_harms_nothing(sen
     ],
 )
 @on_loop
-async def test_a_request_that_makes_no_sense_is_refused(request_: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_malformed_request_is_refused(request_: dict[str, Any], tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sleep", "600")
         with connection_to(tmp_path) as client:
@@ -106,7 +106,7 @@ async def test_a_request_that_makes_no_sense_is_refused(request_: dict[str, Any]
 
 
 @on_loop
-async def test_a_client_that_never_reads_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_client_that_never_reads_delays_no_other(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sleep", "600")
         with connection_to(tmp_path) as client:
@@ -120,7 +120,7 @@ async def test_a_client_that_never_reads_holds_up_no_other(tmp_path: Path) -> No
 
 
 @on_loop
-async def test_an_agent_that_dies_during_a_probe_does_not_take_the_keeper_along(tmp_path: Path) -> None:
+async def test_an_agent_that_dies_during_a_probe_does_not_end_the_keeper(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sleep", "600")
         keeper = keeper_pid(tmp_path)
@@ -158,7 +158,7 @@ async def test_a_folder_deeper_than_the_path_of_a_socket_may_be(tmp_path: Path) 
 
 
 @on_loop
-async def test_a_paused_keeper_does_not_hold_up_the_agent_for_ever(
+async def test_a_paused_keeper_does_not_block_the_agent_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with driver_in(tmp_path) as driver:
@@ -242,7 +242,7 @@ async def test_signals_that_the_keeper_ignores_are_not_ignored_by_its_processes(
         assert int(log_of(tmp_path).split()[1], 16) == 0
 
 
-def test_a_process_that_ends_between_two_looks_keeps_its_exit_code(tmp_path: Path) -> None:
+def test_a_process_that_ends_between_two_polls_keeps_its_exit_code(tmp_path: Path) -> None:
     """It is a zombie when the keeper looks for adopted processes, and is reaped in the next turn."""
     program = (
         "import os,sys,time\nfrom pathlib import Path\nfrom kedge.agent.process import proc_table\n"

@@ -128,7 +128,7 @@ class NodeRegistration:
         return {
             "capacity": dict(machine.capacity),
             "allocatable": dict(machine.capacity),
-            "conditions": [condition("Ready", status=True, reason="AgentReady", message="the agent is at work")],
+            "conditions": [condition("Ready", status=True, reason="AgentReady", message="the agent is running")],
             "addresses": [{"type": "InternalIP", "address": each} for each in machine.addresses],
             "nodeInfo": {"bootID": machine.boot_id, "kubeletVersion": "kedge"},
         }

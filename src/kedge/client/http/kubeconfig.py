@@ -75,7 +75,7 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> ssl
         if certificate is not None and key is not None:
             _load(context, key + b"\n" + certificate)
     except (OSError, ValueError) as error:
-        raise Terminal(f"{path}: its certificates cannot be used: {error}") from error
+        raise Terminal(f"{path}: its certificates cannot be used ({error}): get a new kubeconfig") from error
     return context
 
 

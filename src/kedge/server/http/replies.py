@@ -18,6 +18,7 @@ from kedge.api import http_headers
 from kedge.api.codec import splice_list
 from kedge.api.objects import Object
 from kedge.api.requests import ObjectList, Written
+from kedge.api.wellknown import POD_KIND, RESOURCE_QUOTA_KIND, SERVICE_KIND
 from kedge.env import Env
 from kedge.server.http.connection import Exchange, Header, HttpRequest
 from kedge.server.http.negotiation import ReplyForm, accepts_gzip
@@ -28,7 +29,7 @@ SLICE_ITEMS = 32
 """Items of a list that are written before other requests get a turn."""
 _GZIP_BYTES_MIN = 128 * 1024
 """Smaller bodies are sent as they are, as in Kubernetes."""
-_RETURNED_WHEN_DELETED = frozenset({"Pod", "Service", "ResourceQuota"})
+_RETURNED_WHEN_DELETED = frozenset({POD_KIND, SERVICE_KIND, RESOURCE_QUOTA_KIND})
 """Kinds whose deletion returns the object, as Kubernetes' schema declares; that of others returns a `Status`."""
 _SHOWN = 200
 """Characters of one warning that are sent; more would not fit beside others into a header."""

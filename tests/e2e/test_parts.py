@@ -24,7 +24,7 @@ class Parts:
 
     def start(self, name: str) -> None:
         verb, _, node = name.partition("-")
-        more = ["--state", str(self.nodes / node), "--name", node, "--subnet", str(ord(node))] if node else []
+        more = ["--state", str(self.nodes / node), "--name", node] if node else []
         command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.server.kubeconfig), *more]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)

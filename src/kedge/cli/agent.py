@@ -21,10 +21,7 @@ from kedge.env import Env
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for all state.")
 @click.option("--name", default=socket.gethostname, show_default="the host's name", help="Name of the node.")
 @click.option("--zone", default="zone-a", show_default=True, help="Zone of the node.")
-@click.option(
-    "--subnet", default=1, show_default=True, type=click.IntRange(0, 127), help="Third number of its pods' addresses."
-)
-def agent(kubeconfig: Path, state: Path, name: str, zone: str, subnet: int) -> None:
+def agent(kubeconfig: Path, state: Path, name: str, zone: str) -> None:
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
 
     async def work(transport: HttpTransport, env: Env, stop: asyncio.Event) -> None:
@@ -33,7 +30,7 @@ def agent(kubeconfig: Path, state: Path, name: str, zone: str, subnet: int) -> N
         from kedge.cli.local import machine_of
         from kedge.client.contract import Client
 
-        driver = ProcessDriver(state, environment=os.environ, subnet=subnet)
+        driver = ProcessDriver(state, environment=os.environ)
         client = Client(transport, env, component=f"agent-{name}")
         running = env.spawn(Agent(client, env, driver, machine_of(name, zone)).run(), name="agent")
         waiting = asyncio.ensure_future(stop.wait())

@@ -92,7 +92,7 @@ async def local_cluster(
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
             locks.enter_context(folder_lock(node_folder(state, name) / AGENT_LOCK, "kedge agent"))
-            driver = drivers[name] = ProcessDriver(node_folder(state, name), environment=os.environ, subnet=number)
+            driver = drivers[name] = ProcessDriver(node_folder(state, name), environment=os.environ)
             agent = Agent(Client(transport, env, component=f"agent-{name}"), env, driver, machine_of(name, zone))
             tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
         yield LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)

@@ -14,8 +14,14 @@ from tests.kit.process_nodes import POD, alive, child_pid, driver_in, ended, kee
 
 from kedge.agent.core.driver import CannotStart
 from kedge.agent.process import ProcessDriver
-from kedge.agent.process.driver import record_id
+from kedge.agent.process.driver import loopback_subnet, record_id
 from kedge.api.views import Probe
+
+
+def test_nodes_of_two_clusters_on_one_machine_have_addresses_of_their_own() -> None:
+    folders = [Path("/state", cluster, "nodes", node) for cluster in ("a", "b") for node in ("node-1", "node-2")]
+    assert len({loopback_subnet(each) for each in folders}) == 4
+    assert loopback_subnet(folders[0]) == loopback_subnet(folders[0])
 
 
 @on_loop

@@ -34,11 +34,11 @@ _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 class ProcessDriver:
     """Implements `agent.core.Driver` with real processes."""
 
-    def __init__(self, folder: Path, *, environment: Mapping[str, str], subnet: int = 0) -> None:
-        """`environment` is the agent's own, of which a few variables are passed on; `subnet` is the node's number."""
+    def __init__(self, folder: Path, *, environment: Mapping[str, str]) -> None:
+        """`environment` is the agent's own, of which a few variables are passed on."""
         self._folder = folder = folder.absolute()  # the keeper has another working directory
         self._base = {name: environment[name] for name in _PASSED_ON if name in environment}
-        self._subnet = subnet
+        self._subnet = loopback_subnet(folder)
         self._addresses: dict[str, str] = {}
         self._on_change: Callable[[str], None] = lambda _: None
         self._channel = KeeperChannel(folder, self._changed)
@@ -177,13 +177,21 @@ class ProcessDriver:
         for uid in [uid for uid in self._addresses if uid not in held]:
             del self._addresses[uid]
         taken = set(self._addresses.values())
-        free = (f"127.{64 + self._subnet % 128}.{high}.{low}" for high in range(256) for low in range(1, 255))
-        found = next(each for each in free if each not in taken)
+        free = (f"{self._subnet}.{low}" for low in range(1, 255))
+        found = next((each for each in free if each not in taken), "")
+        if not found:
+            raise Unavailable(f"every address of {self._subnet} is taken by a pod: wait until one has ended")
         self._addresses[pod_uid] = found
         return found
 
     def _changed(self, pod_uid: str) -> None:
         self._on_change(pod_uid)
+
+
+def loopback_subnet(folder: Path) -> str:
+    """The first three numbers of a node's pod addresses: its own on this machine, and the same after every restart."""
+    digest = hashlib.sha256(str(folder.resolve()).encode()).digest()
+    return f"127.{64 + digest[0] % 128}.{digest[1]}"
 
 
 def record_id(identity: Identity) -> str:

@@ -2,4 +2,4 @@
 
 from kedge.cli import main
 
-main()
+main(prog_name="kedge")

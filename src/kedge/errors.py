@@ -29,6 +29,8 @@ class OperatingError(KedgeError):
         super().__init__(message)
         self.message = message
         self.key = key
+        self.from_server = False
+        """Whether it came in a `Status`: the message is for any client, and has no next step of this one."""
 
 
 class NotFound(OperatingError):
@@ -63,6 +65,8 @@ class Compacted(OperatingError):
         super().__init__(message)
         self.oldest = oldest
         """The oldest revision that can still be read, and watched after."""
+        self.continue_token = ""
+        """For a list in pages: a token for the rest of the list as it is now; changes before that place are missed."""
 
 
 class Lagged(OperatingError):
@@ -151,6 +155,12 @@ class Unavailable(OperatingError):
     code, reason = 503, "ServiceUnavailable"
 
 
+class Misconfigured(OperatingError):
+    """The server cannot use its store as it is set up; nothing was written. Correct the setting that it names."""
+
+    code, reason, cause = 500, "InternalError", "Misconfigured"
+
+
 class FutureRevision(Unavailable):
     """The store did not reach the requested revision in time. List again if it came from another store."""
 
@@ -228,6 +238,7 @@ _CLASSES: tuple[type[OperatingError], ...] = (
     NotFound, Conflict, AlreadyExists, Compacted, Lagged, BadRequest, MethodNotAllowed, NotAcceptable, TooLarge,
     UnsupportedMediaType, Invalid, FutureRevision,
     Forbidden, Unauthorized, TooManyRequests, Unavailable, HeldOff, Fenced, Refused, OutcomeUnknown, Terminal,
+    Misconfigured,
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
 _BY_REASON = {cls.reason: cls for cls in reversed(_CLASSES) if not cls.cause}
@@ -283,11 +294,19 @@ def to_status(error: OperatingError) -> dict[str, Any]:
     }
     if details:
         status["details"] = details
+    if isinstance(error, Compacted) and error.continue_token:
+        status["metadata"] = {"continue": error.continue_token}
     return status
 
 
 def from_status(status: Mapping[str, Any]) -> OperatingError:
     """The error of a `Status`. A status that kedge did not write is matched by its reason, then by its code."""
+    error = _error_in(status)
+    error.from_server = True
+    return error
+
+
+def _error_in(status: Mapping[str, Any]) -> OperatingError:
     details = _mapping(status.get("details"))
     message = str(status.get("message") or "no message")
     causes = [_mapping(cause) for cause in details.get("causes") or ()]
@@ -313,7 +332,9 @@ def from_status(status: Mapping[str, Any]) -> OperatingError:
     if cls is Fenced:
         return Fenced(message, key=key, revision=revision)
     if cls is Compacted:
-        return Compacted(message, oldest=_integer(extras.get("Oldest")))
+        compacted = Compacted(message, oldest=_integer(extras.get("Oldest")))
+        compacted.continue_token = str(_mapping(status.get("metadata")).get("continue") or "")
+        return compacted
     if cls is TooManyRequests:
         return TooManyRequests(message, key=key, retry_after_s=_retry_after_s(extras, details))
     return (cls or OperatingError)(message, key=key)

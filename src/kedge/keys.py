@@ -43,6 +43,13 @@ class Origin(NamedTuple):
     """The operation id of the request: a retry recognises its own earlier attempt by it."""
     decision: str = ""
     """The decision record that led to the request, so that the writer of any version is known."""
+    caller: str = ""
+    """The user that the server authenticated, so that a person's write has a name; empty for a write in process."""
+
+    @property
+    def writer(self) -> str:
+        """The controller behind the decision, whose id begins with its name; else the user; else empty."""
+        return self.decision.partition(":")[0] or self.caller
 
 
 NO_ORIGIN = Origin()

@@ -5,15 +5,22 @@ Limits come with `Env`, so each host can have its own. A bound that is not here 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 _N = TypeVar("_N", int, float)
 
+COUNT_MIN, SECONDS_MIN = 1, 0.001
+"""The least values of counts and of times unless a limit declares another: a pause of zero is a busy loop."""
 
-def bound(default: _N, reason: str, *, metric: str) -> _N:
-    """Declare one limit. `metric` is the name of the series to watch beside it."""
-    value: _N = field(default=default, metadata={"reason": reason, "metric": metric})
+
+def bound(default: _N, reason: str, *, metric: str, least: _N | None = None, most: _N | None = None) -> _N:
+    """Declare one limit. `metric` is the name of the series to watch beside it; a set value is in `least`..`most`."""
+    if least is None:
+        least = COUNT_MIN if isinstance(default, int) else SECONDS_MIN
+    metadata = {"reason": reason, "metric": metric, "least": least, "most": most}
+    value: _N = field(default=default, metadata=metadata)
     return value
 
 
@@ -23,10 +30,18 @@ class Limits:
 
     # -- store
     commit_ops_max: int = bound(
-        120, "etcd refuses a transaction of more than 128 operations", metric="kedge_store_commit_ops"
+        120,
+        "etcd refuses a transaction of more than 128 operations",
+        metric="kedge_store_commit_ops",
+        least=100,
+        most=120,
     )
     commit_bytes_max: int = bound(
-        1_400_000, "etcd refuses a request of more than 1.5 MiB", metric="kedge_store_commit_bytes"
+        1_400_000,
+        "etcd refuses a request of more than 1.5 MiB",
+        metric="kedge_store_commit_bytes",
+        least=64 * 1024,
+        most=1_400_000,
     )
     commit_queue_max: int = bound(
         10_000, "commits that wait for one sync; more are rejected", metric="kedge_store_commit_queue"
@@ -95,8 +110,8 @@ class Limits:
         metric="kedge_store_future_waits_total",
     )
     store_request_s: float = bound(
-        5.0,
-        "a request to a remote store without a reply by then has an unknown outcome",
+        2.5,
+        "a request to a remote store without a reply by then has an unknown outcome; a leader must renew after it",
         metric="kedge_store_request_seconds",
     )
     store_connect_s: float = bound(
@@ -145,6 +160,11 @@ class Limits:
         "objects that one page of a list with a selector scans before it is returned",
         metric="kedge_service_list_scanned",
     )
+    list_slice_max: int = bound(
+        500,
+        "objects that a list or a count handles before other tasks may run: about 5 ms",
+        metric="kedge_service_list_scanned",
+    )
     admission_rounds_max: int = bound(
         2,
         "passes over the mutating policies while they still change each other's output",
@@ -157,6 +177,11 @@ class Limits:
         16,
         "quotas of one kind in a namespace: a write charges them all, in one commit",
         metric="kedge_service_namespace_quotas",
+    )
+    unadmitted_pods_max: int = bound(
+        1_000,
+        "pods created with the name of one node, which need not exist, that it has not admitted: its ledger lists each",
+        metric="kedge_service_unadmitted_pods",
     )
     gang_members_max: int = bound(
         1_000, "members of one gang: its record lists each", metric="kedge_service_gang_members"
@@ -182,13 +207,25 @@ class Limits:
 
     # -- client
     client_in_flight_max: int = bound(
-        32, "many keys that fail at once must not cause a storm of requests", metric="kedge_client_in_flight"
+        128,
+        "enough writes to share exchanges and syncs; few enough that keys that fail at once cause no storm",
+        metric="kedge_client_in_flight",
     )
     client_attempts_max: int = bound(
         5, "after that many attempts the caller gets the error", metric="kedge_client_attempts_total"
     )
     client_deadline_s: float = bound(
         30.0, "after it the intent is stale: the caller decides again", metric="kedge_client_request_seconds"
+    )
+    client_failover_s: float = bound(
+        3.0,
+        "a request that was given up after this long without an answer counts against its server, of several",
+        metric="kedge_client_failovers_total",
+    )
+    client_kubeconfig_s: float = bound(
+        10.0,
+        "how often a component looks whether its kubeconfig was rewritten",
+        metric="kedge_client_kubeconfigs_total",
     )
     client_backoff_s: float = bound(
         0.1, "the first pause between two attempts; it doubles, with jitter", metric="kedge_client_attempts_total"
@@ -311,7 +348,11 @@ class Limits:
         metric="kedge_queue_service_seconds_total",
     )
     queue_slow_share_max: float = bound(
-        0.75, "of the workers, for all such tenants together; 1 reserves none", metric="kedge_queue_slow_running"
+        0.75,
+        "of the workers, for all such tenants together; 1 reserves none",
+        metric="kedge_queue_slow_running",
+        least=0.01,
+        most=1.0,
     )
     queue_resync_spread_s: float = bound(
         60.0, "keys of one resync are spread over this long, to avoid a storm", metric="kedge_queue_resyncs_total"
@@ -349,6 +390,12 @@ class Limits:
         10_000,
         "records in memory, each with the versions it read; older ones are in the log",
         metric="kedge_decisions_held",
+    )
+    decisions_batch_max: int = bound(
+        64,
+        "ended decisions that are counted and kept together, and kept ones that are encoded together: one by one they"
+        " cost more; readers and flushes do not wait for a full batch",
+        metric="kedge_decisions_log_unencoded",
     )
     decisions_sample_every: int = bound(
         16,
@@ -432,7 +479,11 @@ class Limits:
         15.0, "pause after a change of size before more replicas are requested", metric="kedge_autoscaler_plans_total"
     )
     autoscaler_tolerance_milli: int = bound(
-        100, "a tenth off the target is on target, as in Kubernetes", metric="kedge_autoscaler_plans_total"
+        100,
+        "a tenth off the target is on target, as in Kubernetes",
+        metric="kedge_autoscaler_plans_total",
+        least=0,
+        most=1_000,
     )
     autoscaler_sample_s: float = bound(
         60.0, "usage measured longer ago counts as missing", metric="kedge_autoscaler_plans_total"
@@ -510,6 +561,14 @@ class Limits:
         "a pod's condition and Event are rewritten no sooner: their counts change with every node",
         metric="kedge_scheduler_reports_total",
     )
+    scheduler_preempt_max: int = bound(
+        100,
+        "candidate nodes compared for a preemption: more are seldom better",
+        metric="kedge_scheduler_preempted_total",
+    )
+    gang_wait_s: float = bound(
+        60.0, "a gang that is not complete by then releases its reservations", metric="kedge_scheduler_gangs_total"
+    )
 
     # -- nodes
     node_suspect_s: float = bound(
@@ -534,7 +593,11 @@ class Limits:
         3, "nodes of a zone that must be unreachable at once before the zone itself is suspected", metric="kedge_nodes"
     )
     zone_blind_share: float = bound(
-        0.55, "share of a zone's nodes that must be unreachable at once, for the same", metric="kedge_nodes"
+        0.55,
+        "share of a zone's nodes that must be unreachable at once, for the same",
+        metric="kedge_nodes",
+        least=0.01,
+        most=1.0,
     )
     node_loss_every_s: float = bound(
         10.0, "pause between two nodes of one zone that are declared lost", metric="kedge_nodes_lost_total"
@@ -602,13 +665,104 @@ class Limits:
         "time for a driver to report usage; a heartbeat waits no longer",
         metric="kedge_agent_measurements_total",
     )
-    scheduler_preempt_max: int = bound(
-        100,
-        "candidate nodes compared for a preemption: more are seldom better",
-        metric="kedge_scheduler_preempted_total",
+    agent_refresh_s: float = bound(
+        60.0,
+        "how often the files of ConfigMaps and Secrets in running containers are brought up to date",
+        metric="kedge_agent_refreshes_total",
     )
-    gang_wait_s: float = bound(
-        60.0, "a gang that is not complete by then releases its reservations", metric="kedge_scheduler_gangs_total"
+    agent_resize_s: float = bound(
+        30.0,
+        "how often an agent tries a resize again that it deferred; room that a pod frees is used at once",
+        metric="kedge_agent_resizes_total",
+    )
+    agent_post_start_s: float = bound(
+        120.0,
+        "a postStart hook that takes longer has failed, and its container is restarted",
+        metric="kedge_agent_hooks_total",
+    )
+    agent_stop_s_min: float = bound(
+        2.0,
+        "time between SIGTERM and SIGKILL after a preStop hook that took all of the grace",
+        metric="kedge_agent_hooks_total",
+    )
+    agent_log_bytes_max: int = bound(
+        16 * 1024 * 1024,
+        "output kept of one process; a file may exceed it by the output of one second",
+        metric="kedge_agent_pods",
+    )
+    agent_logs_max: int = bound(
+        2, "processes of one container whose output is kept: the latest and the one before", metric="kedge_agent_pods"
+    )
+    agent_keeper_start_s: float = bound(
+        20.0,
+        "a keeper that does not serve by then has failed; the reason is in its log",
+        metric="kedge_agent_retries_total",
+    )
+    agent_keeper_reply_s: float = bound(
+        30.0,
+        "a keeper that is paused or stuck must not hold up its agent for longer",
+        metric="kedge_agent_retries_total",
+    )
+    agent_address_s: float = bound(
+        60.0,
+        "an address that was chosen for a pod is kept for this long without a process of it",
+        metric="kedge_agent_pods",
+    )
+    agent_streams_max: int = bound(
+        64, "open streams of logs, exec and attach of one agent", metric="kedge_agent_streams"
+    )
+    stream_buffer_bytes: int = bound(
+        64 * 1024,
+        "bytes of one direction of a stream in one process before its sender waits",
+        metric="kedge_http_streams",
+    )
+    stream_message_bytes_max: int = bound(
+        1024 * 1024, "one message of a WebSocket; clients send parts of 32 KiB", metric="kedge_agent_streams"
+    )
+    stream_connect_s: float = bound(
+        5.0, "time for a connection between API server and agent to be made", metric="kedge_http_stream_failures_total"
+    )
+    stream_ping_s: float = bound(
+        15.0, "pause between pings on a stream, which find a client that is gone", metric="kedge_agent_streams"
+    )
+    services_max: int = bound(
+        250,
+        "Services with an address on one node: its addresses are one block of 254",
+        metric="kedge_service_addresses",
+        most=254,
+    )
+    service_connections_max: int = bound(
+        1_000, "open connections to Services through one agent", metric="kedge_service_connections"
+    )
+    service_connect_s: float = bound(
+        3.0,
+        "time for an endpoint to accept a connection before the next one is tried",
+        metric="kedge_service_connections_total",
+    )
+    service_sync_s: float = bound(
+        5.0, "a process that starts waits so long for the first list of Services", metric="kedge_service_addresses"
+    )
+    service_settle_s: float = bound(
+        0.05,
+        "pause after a change of endpoints, in which more of them arrive",
+        metric="kedge_service_connections_total",
+    )
+    service_retry_s: float = bound(
+        5.0,
+        "pause before a port that could not be listened on is tried again",
+        metric="kedge_service_connections_total",
+    )
+
+    # -- tokens of ServiceAccounts
+    token_s_min: float = bound(
+        600.0,
+        "shortest time of a token: a shorter one would end before its files are brought up to date",
+        metric="kedge_service_tokens_total",
+    )
+    token_s_max: float = bound(
+        365 * 86_400.0,
+        "longest time of a token; a longer request gets this",
+        metric="kedge_service_tokens_total",
     )
 
     # -- http
@@ -628,6 +782,21 @@ class Limits:
     http_body_bytes_max: int = bound(
         3 * 1024 * 1024, "one body, as in Kubernetes; an object is smaller still", metric="kedge_http_unreadable_total"
     )
+    http_yaml_bytes_max: int = bound(
+        256 * 1024,
+        "one body of YAML, which is read on the event loop and many times slower than JSON; kubectl sends JSON",
+        metric="kedge_http_requests_total",
+    )
+    http_pipelined_max: int = bound(
+        16,
+        "requests of one connection that wait for the reply before theirs; no Kubernetes client pipelines",
+        metric="kedge_http_unreadable_total",
+    )
+    http_batch_calls_max: int = bound(
+        64,
+        "calls of one batch of kedge's own clients: they are begun in one turn of the loop",
+        metric="kedge_http_requests_total",
+    )
     http_request_s: float = bound(
         30.0,
         "from the first byte of a request to its last; slower clients get 408",
@@ -636,9 +805,56 @@ class Limits:
     http_idle_s: float = bound(
         300.0, "a connection without a request is closed after this", metric="kedge_http_connections"
     )
+    http_tls_buffer_bytes: int = bound(
+        16 * 1024,
+        "read buffer of one TLS connection: one record; asyncio's own 256 KiB make 280 MB of 1,000 watches",
+        metric="kedge_http_connections",
+    )
     http_write_buffer_bytes: int = bound(
         256 * 1024, "unsent bytes of one connection before its writer waits", metric="kedge_http_connections"
+    )
+    http_stalled_s: float = bound(
+        60.0,
+        "a client that leaves replies unread must read a quarter of its buffer in this time, or is cut off",
+        metric="kedge_http_stalled_total",
+    )
+    http_streams_max: int = bound(
+        256, "streams of logs, exec and attach that one server passes on to agents", metric="kedge_http_streams"
+    )
+    http_stopping_s: float = bound(
+        1.0,
+        "after SIGTERM clients with an idle connection may still send a request, which gets 503 instead of a reset",
+        metric="kedge_http_connections",
     )
     http_drain_s: float = bound(
         20.0, "requests under way may take this long to finish after SIGTERM", metric="kedge_http_connections"
     )
+
+
+ORDER = (
+    ("lease_retry_s", "lease_renew_s", "a holder needs several attempts to renew"),
+    ("lease_renew_s", "lease_s", "a holder stops before it may be replaced"),
+    ("store_request_s", "lease_renew_s", "a renewal must survive one request without a reply"),
+    ("node_renew_s", "node_suspect_s", "one missed renewal proves nothing"),
+    ("node_suspect_s", "node_unknown_s", "a node is suspected first"),
+    ("node_unknown_s", "node_lost_s", "a node is unknown before it is lost"),
+    ("node_suspect_s", "node_blind_s", "a shorter gap in observation suspects no node"),
+    ("agent_contact_s", "node_lost_s", "an agent stops at-most-one pods before its node may be declared lost"),
+    ("node_renew_s", "agent_contact_s", "an agent renews before it stops its pods"),
+)
+"""Pairs of limits of which the first must be below the second, and why."""
+
+
+def misordered(limits: Limits) -> Iterator[tuple[str, str, str]]:
+    """Pairs that contradict each other: the one that must be lower, the other, the reason.
+
+    A first pause and its longest (`X` and `X_max`) are such a pair too, and may be equal.
+    """
+    for lower, higher, reason in ORDER:
+        if getattr(limits, lower) >= getattr(limits, higher):
+            yield lower, higher, reason
+    names = {each.name for each in fields(limits)}
+    for name in sorted(names):
+        longest = f"{name}_max"
+        if longest in names and getattr(limits, name) > getattr(limits, longest):
+            yield name, longest, "the first pause is not longer than the longest"

@@ -48,9 +48,26 @@ def decode_json(body: bytes) -> Any:
         value = _DECODER.decode(body)
     except _DECODE_ERRORS as error:
         raise _bad_body(error) from error
-    if body.count(b"{") + body.count(b"[") > OBJECT_DEPTH_MAX:
-        _check_depth(value)
+    if body.count(b"{") + body.count(b"[") > OBJECT_DEPTH_MAX and containers_in(value) is None:
+        raise _too_deep()
     return value
+
+
+def containers_in(value: Any, depth_max: int = OBJECT_DEPTH_MAX) -> int | None:
+    """How many objects and lists a value has, itself included; None if they nest more than `depth_max` deep."""
+    level, found = [value] if isinstance(value, dict | list) else [], 0
+    while level:
+        depth_max -= 1
+        if depth_max < 0:
+            return None
+        found += len(level)
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+    return found if depth_max >= 0 else None
 
 
 def encode_json(value: Any) -> bytes:
@@ -197,17 +214,28 @@ def same_content(a: bytes, b: bytes) -> bool:
 
 def same_json(a: Any, b: Any) -> bool:
     """Equality of decoded JSON. Unlike `==`, true is not 1."""
+    if type(a) in _CONTAINERS and type(b) in _CONTAINERS:
+        # Equal bytes prove it at once. Other bytes may still mean the same: another order of members, 1.0 for 1.
+        return bool(a == b) and (encode_json(a) == encode_json(b) or _same_booleans(a, b))
+    return _same_booleans(a, b)
+
+
+def _same_booleans(a: Any, b: Any) -> bool:
+    """`same_json`, value by value."""
     if isinstance(a, dict):
         return (
             isinstance(b, dict)
             and len(a) == len(b)
-            and all(name in b and same_json(value, b[name]) for name, value in a.items())
+            and all(name in b and _same_booleans(value, b[name]) for name, value in a.items())
         )
     if isinstance(a, list):
-        return isinstance(b, list) and len(a) == len(b) and all(map(same_json, a, b))
+        return isinstance(b, list) and len(a) == len(b) and all(map(_same_booleans, a, b))
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     return bool(a == b)
+
+
+_CONTAINERS = frozenset({dict, list})
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -233,20 +261,6 @@ def _bad_body(error: Exception) -> BadRequest:
 
 def _too_deep() -> BadRequest:
     return BadRequest(f"the object is nested more than {OBJECT_DEPTH_MAX} deep: flatten it")
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(OBJECT_DEPTH_MAX):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return
-    raise _too_deep()
 
 
 def _explain_envelope(body: bytes) -> None:

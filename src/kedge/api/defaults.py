@@ -7,18 +7,23 @@ is left for `validation` to report.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kedge.api.codec import Draft, decode_json, encode_json
+from kedge.api.pod_resources import is_set_for_pods, total_of_containers
+from kedge.api.quantity import Quantity, parse_quantity
 from kedge.api.wellknown import (
     AUTOSCALER_KIND,
     DEPLOYMENT_KIND,
     ENDPOINT_SLICE_KIND,
     JOB_KIND,
+    LIMIT_RANGE_KIND,
+    NAMESPACE_KIND,
+    NAMESPACE_NAME_LABEL,
     POD_KIND,
     PRIORITY_CLASS_KIND,
     REPLICA_SET_KIND,
@@ -40,15 +45,22 @@ def apply_defaults(kind: Kind, obj: _Json) -> bool:
     return rule is not None and rule(obj)
 
 
+def has_defaults(kind: Kind) -> bool:
+    """Whether any field of this kind has a default."""
+    return kind.key_kind in _RULES
+
+
 def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
     """As `apply_defaults`, decoding only the fields that have defaults."""
     rule = _RULES.get(kind.key_kind)
     if rule is None:
         return False
+    if kind.key_kind == NAMESPACE_KIND:
+        return rule({"metadata": draft.metadata})
     spec = draft.fields.get("spec")
     if kind.key_kind == POD_KIND and isinstance(spec, msgspec.Raw):
         raw = bytes(spec)
-        if len(raw) <= _SHARED_SPEC_BYTES_MAX:
+        if len(raw) <= SHARED_SPEC_BYTES_MAX:
             draft.fields["spec"], changed = filled_pod_spec(raw)
             return changed
     part = {name: draft.get(name) for name in _TOUCHED if name in draft.fields}
@@ -62,7 +74,7 @@ def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
     return True
 
 
-_SHARED_SPEC_BYTES_MAX = 8192
+SHARED_SPEC_BYTES_MAX = 8192
 """Larger specs are not cached, so that the cache stays small."""
 
 
@@ -123,7 +135,44 @@ def _pod_spec(spec: _Json) -> bool:
         if field in spec:
             for container in _objects(spec, field):
                 changed |= _container(container, host_network=host_network)
+    resources = spec.get("resources")
+    if isinstance(resources, dict):
+        changed |= _requests_of_pod(spec, resources)
     return changed
+
+
+def _requests_of_pod(spec: _Json, resources: _Json) -> bool:
+    """A pod with resources of its own requests what its containers do, and where they request nothing, its limit."""
+    requests, limits = resources.get("requests"), resources.get("limits")
+    if not isinstance(requests, dict | None) or not isinstance(limits, dict | None):
+        return False
+    try:
+        total = total_of_containers(
+            [_requests_in(each) for each in _objects(spec, "containers")],
+            [(_requests_in(each), each.get("restartPolicy") == "Always") for each in _objects(spec, "initContainers")],
+        )
+    except ValueError:
+        return False  # validation reports the quantity
+    known = requests or {}
+    missing = {
+        resource: str(Quantity(nano, "BinarySI" if resource != "cpu" else "DecimalSI"))
+        for resource, nano in total.items()
+        if nano and resource not in known and is_set_for_pods(resource)
+    }
+    for resource, limit in (limits or {}).items():
+        if resource not in known and is_set_for_pods(resource):
+            missing.setdefault(resource, limit)
+    if missing:
+        resources["requests"] = {**known, **missing}
+    return bool(missing)
+
+
+def _requests_in(container: _Json) -> Mapping[str, Quantity]:
+    resources = container.get("resources")
+    requests = resources.get("requests") if isinstance(resources, dict) else None
+    if not isinstance(requests, dict):
+        return {}
+    return {name: parse_quantity(amount) for name, amount in requests.items()}
 
 
 def _container(container: _Json, *, host_network: bool) -> bool:
@@ -171,6 +220,10 @@ def _probe(probe: _Json) -> bool:
     if isinstance(get, dict):
         changed |= _set(get, "path", "/")
         changed |= _set(get, "scheme", "HTTP")
+    call = probe.get("grpc")
+    if isinstance(call, dict) and call.get("service") is None:
+        call["service"] = ""  # the whole server
+        changed = True
     return changed
 
 
@@ -258,6 +311,22 @@ def _service(spec: _Json) -> bool:
     return changed
 
 
+def _limit_range(spec: _Json) -> bool:
+    """An item for containers: limits from their maximum, requests from the limits, else from their minimum."""
+    changed = False
+    for item in _objects(spec, "limits"):
+        if item.get("type") == "Container":
+            for target, source in (("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")):
+                given, values = item.get(target) or {}, item.get(source)
+                if not isinstance(given, dict) or not isinstance(values, dict):
+                    continue  # absent, or malformed: validation names it
+                added = {name: value for name, value in values.items() if name not in given}
+                if added:
+                    item[target] = {**given, **added}
+                    changed = True
+    return changed
+
+
 def _endpoint_slice(obj: _Json) -> bool:
     changed = False
     for port in _objects(obj, "ports"):
@@ -298,7 +367,23 @@ def _in_spec(rule: Callable[[_Json], bool]) -> Callable[[_Json], bool]:
     return apply
 
 
+def _namespace(obj: _Json) -> bool:
+    """Its name as a label, so that selectors can choose namespaces by name."""
+    metadata = obj.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(name, str):
+        return False
+    labels = metadata.get("labels")
+    if labels is not None and not isinstance(labels, dict):
+        return False
+    if labels and labels.get(NAMESPACE_NAME_LABEL) == name:
+        return False
+    metadata["labels"] = {**(labels or {}), NAMESPACE_NAME_LABEL: name}
+    return True
+
+
 _RULES: dict[str, Callable[[_Json], bool]] = {
+    NAMESPACE_KIND: _namespace,
     POD_KIND: _pod,
     DEPLOYMENT_KIND: _in_spec(_deployment),
     REPLICA_SET_KIND: _in_spec(_replica_set),
@@ -306,6 +391,7 @@ _RULES: dict[str, Callable[[_Json], bool]] = {
     AUTOSCALER_KIND: _in_spec(_autoscaler),
     SERVICE_KIND: _in_spec(_service),
     ENDPOINT_SLICE_KIND: _endpoint_slice,
+    LIMIT_RANGE_KIND: _in_spec(_limit_range),
     PRIORITY_CLASS_KIND: lambda obj: _set(obj, "preemptionPolicy", "PreemptLowerPriority"),
     SECRET_KIND: _secret,
     SCHEDULING_POLICY_KIND: _in_spec(_scheduling_policy),

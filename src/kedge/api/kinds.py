@@ -176,7 +176,8 @@ _CORE = (
     ),
     Kind(
         group="", version="v1", kind="Pod", plural="pods", singular="pod", short_names=("po",), categories=("all",),
-        subresources=frozenset({"status", "binding", "eviction"}), view=views.PodView, has_generation=True,
+        subresources=frozenset({"status", "binding", "eviction", "log", "exec", "attach", "resize"}),
+        view=views.PodView, has_generation=True,
         columns=(
             _Column("Ready"), _Column("Status"), _Column("Restarts"), _AGE,
             _Column("IP", path=".status.podIP", priority=1), _Column("Node", path=".spec.nodeName", priority=1),
@@ -184,7 +185,7 @@ _CORE = (
             _Column("Readiness Gates", priority=1),
         ),
         selectable=frozenset({
-            "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+            "spec.nodeName", "spec.host", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
             "spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
         }),
     ),
@@ -221,9 +222,18 @@ _CORE = (
         selectable=frozenset({"spec.clusterIP", "spec.type"}),
     ),
     Kind(
+        group="", version="v1", kind="ServiceAccount", plural="serviceaccounts", singular="serviceaccount",
+        short_names=("sa",), subresources=frozenset({"token"}), view=views.ServiceAccountView, columns=(_AGE,),
+    ),
+    Kind(
         group="", version="v1", kind="ResourceQuota", plural="resourcequotas", singular="resourcequota",
         short_names=("quota",), subresources=_STATUS, view=views.ResourceQuotaView,
         columns=(_Column("Request"), _Column("Limit"), _AGE),
+    ),
+    Kind(
+        group="", version="v1", kind="LimitRange", plural="limitranges", singular="limitrange",
+        short_names=("limits",), view=views.LimitRangeView,
+        columns=(_Column("Created At", path=".metadata.creationTimestamp"),),
     ),
 )  # fmt: skip
 

@@ -37,7 +37,7 @@ def decode_protobuf(body: bytes, table: TypeTable | None = None) -> dict[str, An
     try:
         api_version, kind, raw = _envelope(body[len(_MAGIC) :])
         facts = types.of_kind(api_version, kind)
-        if facts is None:
+        if facts is None or facts.json_only:
             raise BadRequest(f'kind "{kind}" in version "{api_version}" has no protobuf form here: send JSON')
         return {"apiVersion": api_version, "kind": kind, **_Decoder(types).message(raw, facts, 0)}
     except (_Damaged, UnicodeDecodeError, ValueError, OverflowError) as error:

@@ -20,7 +20,8 @@ QUANTITY_MAX = (2**63 - 1) * NANO
 
 UNITS_MAX = 2**63 - 1
 
-_TEXT = re.compile(r"([+-]?)(\d+)?(?:\.(\d*))?([A-Za-z]*)([+-]?\d+)?", re.ASCII)
+_TEXT = re.compile(r"([+-]?)(\d++)?(?:\.(\d*+))?([A-Za-z]*+)([+-]?\d++)?", re.ASCII)
+"""Possessive, so that a text which does not match is refused in linear time: digits may stand in three places."""
 _DECIMAL_SUFFIXES = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _BINARY_SUFFIXES = {0: "", 10: "Ki", 20: "Mi", 30: "Gi", 40: "Ti", 50: "Pi", 60: "Ei"}
 _SCALES: dict[str, tuple[int, int, Format]] = {

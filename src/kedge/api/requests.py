@@ -52,6 +52,11 @@ class ListOptions(RequestOptions, frozen=True, kw_only=True):
     resource_version: str = ""
     resource_version_match: str = ""
 
+    @property
+    def selects(self) -> bool:
+        """Whether a selector narrows the list."""
+        return bool(self.label_selector or self.field_selector)
+
 
 class WatchOptions(RequestOptions, frozen=True, kw_only=True):
     """Which objects, after which version, and for how long. The words are those of the Kubernetes API."""
@@ -120,6 +125,14 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """Revisions of the objects the decision used, by `str(key)`: kept beside those the commit proved."""
 
 
+class BoundObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object in the namespace of a token's account: the token ends with it."""
+
+    kind: str
+    name: str
+    uid: str = ""
+
+
 class GangPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where one member of a gang is to run."""
 
@@ -156,6 +169,15 @@ class Written(msgspec.Struct, frozen=True):
     object: Object
     warnings: tuple[str, ...] = ()
     removed: bool = False
+    unanswered_s: float = 0.0
+    """How long it had no answer, if the reply was lost and the client found the write by a read or a repeat; else 0."""
+
+
+class IssuedToken(msgspec.Struct, frozen=True):
+    """A token of a ServiceAccount."""
+
+    token: str
+    expires: datetime
 
 
 class ObjectList(msgspec.Struct, frozen=True, kw_only=True):
@@ -425,6 +447,23 @@ class ConfirmEnded(Request[Written], frozen=True):
         return None  # every bind to the node writes the ledger too, and replaces the operation id on it
 
 
+class RequestToken(ObjectRequest[IssuedToken], frozen=True, kw_only=True):
+    """Sign a token for a ServiceAccount. Nothing is stored, so a repeat makes one more token and does no harm."""
+
+    label, verb = "request_token", "create"
+    reads = True
+
+    audiences: tuple[str, ...] = ()
+    """Parties that the token is for; none stands for the API server."""
+    expiration_s: int = 3600
+    bound: BoundObject | None = None
+    options: GetOptions = GET
+
+    @property
+    def subresource(self) -> str:
+        return "token"
+
+
 AnyRequest = (
     Get
     | GetScale
@@ -439,5 +478,6 @@ AnyRequest = (
     | Reserve
     | Evict
     | ConfirmEnded
+    | RequestToken
 )
 """The closed union. Every member but `OpenWatch` goes through `send`."""

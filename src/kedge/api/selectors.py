@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -63,7 +63,8 @@ class Requirement:
             case "In":
                 return f"{self.key}={listed}" if len(self.values) == 1 else f"{self.key} in ({listed})"
             case "NotIn":
-                return f"{self.key}!={listed}" if len(self.values) == 1 else f"{self.key} notin ({listed})"
+                # A set also for one value, as in Kubernetes: kubectl cannot read `!=` in the selector of a scale.
+                return f"{self.key} notin ({listed})" if listed else f"{self.key}!="
             case "Exists":
                 return self.key
             case "DoesNotExist":
@@ -284,21 +285,22 @@ def _compiled(requirements: Iterable[NodeSelectorRequirement]) -> tuple[Requirem
     return tuple(Requirement(r.key, r.operator, frozenset(r.values)) for r in requirements)
 
 
-_INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_INTEGER = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
 
 
 def parse_int64(text: str) -> int | None:
-    """An integer as Go's `ParseInt` accepts it, or None."""
-    if not _INTEGER.fullmatch(text):
+    """An integer as Go's `ParseInt` accepts it, with any number of leading zeros, or None."""
+    match = _INTEGER.fullmatch(text)
+    if match is None:
         return None
-    number = int(text)
+    number = int(match[1] + match[2])
     return number if -_INT64_MAX - 1 <= number <= _INT64_MAX else None
 
 
 # -- field selectors -------------------------------------------------------------------------------
 
 _ALWAYS_SELECTABLE = frozenset({"metadata.name", "metadata.namespace"})
-_STORED_AT = {"status.successful": "status.succeeded", "source": "source.component"}
+_STORED_AT = {"status.successful": "status.succeeded", "source": "source.component", "spec.host": "spec.nodeName"}
 """Where a selectable field is stored, if not under its own path."""
 _WHEN_ABSENT = {
     "spec.unschedulable": "false",
@@ -415,7 +417,7 @@ def read_fields(paths: tuple[str, ...], value: bytes) -> Mapping[str, str]:
     return _field_reader(paths)(value)
 
 
-@cache
+@lru_cache(_READ_MAX)
 def _field_reader(paths: tuple[str, ...]) -> Callable[[bytes], dict[str, str]]:
     """A decoder of just these fields."""
     tree: dict[str, Any] = {}

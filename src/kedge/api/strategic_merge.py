@@ -2,19 +2,25 @@
 
 Which lists merge, and by which key, comes from `api.types`. A type without a table has no strategic merge: the caller
 answers 415 for it. Directives: `$patch`, `$retainKeys`, `$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD`.
-Neither input is changed; the result may share parts with both. Every list is merged in linear time.
+Neither input is changed; the result may share parts with both. A merge costs time in proportion to object and patch:
+each list is merged once, and items that a patch lists repeatedly have a bound of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from kedge.api.codec import OBJECT_DEPTH_MAX, containers_in
 from kedge.api.types import FieldFacts, TypeFacts, TypeTable
 from kedge.errors import FieldError, Invalid
 
 _PATCH, _RETAIN_KEYS = "$patch", "$retainKeys"
 _DELETE_PREFIX, _ORDER_PREFIX = "$deleteFromPrimitiveList/", "$setElementOrder/"
+
+STRATEGIC_MERGE_REPEATS_MAX: Final = 100_000
+"""Values inside items that one patch merges again, because one of its lists has several items of one key. Ports of one
+number and two protocols are listed so; more is a mistake or an attack, since each repeat copies the item."""
 
 
 def apply_strategic_merge(target: Mapping[str, Any], patch: Any, facts: TypeFacts, table: TypeTable) -> dict[str, Any]:
@@ -25,6 +31,8 @@ def apply_strategic_merge(target: Mapping[str, Any], patch: Any, facts: TypeFact
     """
     if not isinstance(patch, Mapping):
         raise _invalid("", "a strategic merge patch is an object: send the fields that change")
+    if containers_in(patch) is None:
+        raise _invalid("", f"it is nested more than {OBJECT_DEPTH_MAX} deep: flatten it")
     return _Merge(table).map(target, patch, facts, "")
 
 
@@ -33,6 +41,7 @@ class _Merge:
 
     def __init__(self, table: TypeTable) -> None:
         self._table = table
+        self._repeated = 0
 
     def map(
         self, target: Mapping[str, Any], patch: Mapping[str, Any], facts: TypeFacts | None, path: str
@@ -105,15 +114,29 @@ class _Merge:
     def _keyed(self, target: list[Any], patch: Sequence[Mapping[str, Any]], field: FieldFacts, path: str) -> list[Any]:
         merged = list(target)
         places = {_key_value(item, field.merge_key, path): index for index, item in enumerate(merged)}
+        seen = set()
         for index, item in enumerate(patch):
             value = _key_value(item, field.merge_key, f"{path}[{index}]")
             found = places.get(value)
+            if found is not None and value in seen:
+                self._count_repeat(merged[found], f"{path}[{index}]")
+            seen.add(value)
             if found is None:
                 places[value] = len(merged)
                 merged.append(_without_directives(item, path))
             else:
                 merged[found] = self.map(merged[found], item, self._child(field), f"{path}[{found}]")
         return merged
+
+    def _count_repeat(self, item: Any, path: str) -> None:
+        left = [item]
+        while left:
+            self._repeated += 1
+            if self._repeated > STRATEGIC_MERGE_REPEATS_MAX:
+                raise _invalid(path, "the patch lists items of one key too often: list each item once")
+            value = left.pop()
+            if isinstance(value, Mapping | list):
+                left.extend(value.values() if isinstance(value, Mapping) else value)
 
     def _ordered_lists(
         self, merged: dict[str, Any], patch: Mapping[str, Any], facts: TypeFacts | None, path: str
@@ -166,10 +189,11 @@ def _retained(target: Mapping[str, Any], patch: Mapping[str, Any], path: str) ->
     kept = patch[_RETAIN_KEYS]
     if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
         raise _invalid(path, f"{_RETAIN_KEYS} is a list of field names")
+    names = set(kept)
     for name, value in patch.items():
-        if value is not None and not name.startswith("$") and name not in kept:
+        if value is not None and not name.startswith("$") and name not in names:
             raise _invalid(_joined(path, name), f"the patch sets a field that its {_RETAIN_KEYS} does not list")
-    return {name: value for name, value in target.items() if name in kept}
+    return {name: value for name, value in target.items() if name in names}
 
 
 def _replaced(patch: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from kedge.api.requests import (
     Bind,
     Binding,
     Body,
+    BoundObject,
     ConfirmEnded,
     Create,
     Delete,
@@ -30,6 +31,7 @@ from kedge.api.requests import (
     Get,
     GetOptions,
     GetScale,
+    IssuedToken,
     List,
     ListOptions,
     ObjectList,
@@ -38,6 +40,7 @@ from kedge.api.requests import (
     PatchType,
     Reply,
     Request,
+    RequestToken,
     Reserve,
     Update,
     WatchEvent,
@@ -120,3 +123,8 @@ class Verbs(ABC):
         self, *, node: str, node_uid: str, pod_uid: str, options: WriteOptions = WRITE
     ) -> _Awaited[Written]:
         return self.send(ConfirmEnded(node, node_uid, pod_uid, options))
+
+    def request_token(
+        self, account: Key, *, audiences: Sequence[str] = (), expiration_s: int = 3600, bound: BoundObject | None = None
+    ) -> _Awaited[IssuedToken]:
+        return self.send(RequestToken(key=account, audiences=tuple(audiences), expiration_s=expiration_s, bound=bound))

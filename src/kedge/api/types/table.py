@@ -27,6 +27,8 @@ SCALARS = frozenset({
 _FIELD = re.compile(r"  ([^\s#!*+:()]+)(?:#(\d+))?([!*+]*):([\[{]?)([\w.]+)[\]}]?(?:\(([^)]*)\))?  (.+)$")
 _TYPE = re.compile(r"(\w+)(?: \(([^)]*)\))?: (.+)$")
 _LIST_TYPES = ("atomic", "set", "map")
+_OPAQUE = frozenset({"custom", "list"})
+"""Types whose JSON form is not that of their fields."""
 
 
 class FieldShape(Enum):
@@ -91,6 +93,11 @@ class TypeFacts:
     by_number: dict[int, FieldFacts] = field(default_factory=dict, repr=False)
 
     @property
+    def json_only(self) -> bool:
+        """Whether it has neither a protobuf form nor a strategic merge: a kind of kedge's own."""
+        return "json" in self.flags
+
+    @property
     def short(self) -> str:
         """The name without its package: `PodSpec`."""
         return self.name.rpartition(".")[2]
@@ -105,6 +112,7 @@ class TypeTable:
         prefixes = {package.alias: package.prefix for package in texts}
         self._types: dict[str, TypeFacts] = {}
         self._kinds: dict[tuple[str, str], TypeFacts] = {}
+        self._parts: dict[str, dict[str, tuple[FieldShape, TypeFacts] | None]] = {}
         for package in texts:
             for each in package.types(prefixes):
                 self._types[each.name] = each
@@ -126,6 +134,17 @@ class TypeTable:
     def child(self, facts: FieldFacts) -> TypeFacts | None:
         """The type of a field's value or items; None for scalars."""
         return None if facts.scalar else self._types[facts.type]
+
+    def parts(self, facts: TypeFacts) -> Mapping[str, tuple[FieldShape, TypeFacts] | None]:
+        """Each field of the JSON form: the type of its parts, or None if no field of them is known by name."""
+        found = self._parts.get(facts.name)
+        if found is None:
+            found = self._parts[facts.name] = {name: self._part(each) for name, each in facts.json.items()}
+        return found
+
+    def _part(self, each: FieldFacts) -> tuple[FieldShape, TypeFacts] | None:
+        child = self.child(each)
+        return None if child is None or child.flags & _OPAQUE else (each.shape, child)
 
     def _open(self, facts: TypeFacts) -> None:
         if "kind" in facts.flags:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kedge.api.codec import parse_object
-from kedge.api.validation import core, kedge_dev, known_parts, pods, workloads
+from kedge.api.validation import core, kedge_dev, known_parts, pods, resize, workloads
 from kedge.api.validation.error_list import ErrorList
+from kedge.api.validation.limit_ranges import check_limit_range
 from kedge.api.validation.metadata import check_metadata
 from kedge.api.validation.updates import check_update
 from kedge.api.views import PodView, View
@@ -28,6 +29,7 @@ from kedge.api.wellknown import (
     EVENT_KIND,
     JOB_KIND,
     LEASE_KIND,
+    LIMIT_RANGE_KIND,
     NAMESPACE_KIND,
     NODE_ALLOCATION_KIND,
     NODE_KIND,
@@ -48,7 +50,7 @@ from kedge.keys import Key
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
 
-__all__ = ["Checked", "check_object", "check_update"]
+__all__ = ["Checked", "check_object", "check_resize", "check_update"]
 
 
 REPORTED_FIELDS_MAX = 1000
@@ -70,6 +72,7 @@ _RULES: dict[str, Callable[[ErrorList, Any], None]] = {
     NODE_KIND: core.check_node,
     NAMESPACE_KIND: core.check_namespace,
     RESOURCE_QUOTA_KIND: core.check_resource_quota,
+    LIMIT_RANGE_KIND: check_limit_range,
     SERVICE_KIND: core.check_service,
     CONFIG_MAP_KIND: core.check_config_map,
     SECRET_KIND: core.check_secret,
@@ -153,6 +156,18 @@ def _check_slowly(kind: Kind, schema: type[View], value: bytes) -> Checked:
     if kind.view is None:
         return Checked(view)
     return Checked(view, tuple(f"{path}: {NOT_ACTED_ON}" for path in findings.unknown[:REPORTED_FIELDS_MAX]))
+
+
+def check_resize(kind: Kind, before: PodView, after: PodView) -> None:
+    """Check that a pod may be resized so.
+
+    Raises:
+        Invalid: `errors` names every field that may not change so.
+    """
+    errors = ErrorList()
+    resize.check_resize(errors, before, after)
+    if errors:
+        raise invalid(kind, after, errors.found)
 
 
 def _unexplained(errors: Sequence[FieldError], findings: Findings) -> list[FieldError]:

@@ -83,6 +83,12 @@ def check_resource_quota(errors: ErrorList, quota: ResourceQuotaView) -> None:
             path = f"spec.scopeSelector.matchExpressions[{index}]"
             errors.one_of(f"{path}.scopeName", requirement.scope_name, _SCOPES)
             errors.one_of(f"{path}.operator", requirement.operator, ("DoesNotExist", "Exists", "In", "NotIn"))
+            if requirement.scope_name != "PriorityClass" and requirement.operator not in ("Exists", ""):
+                errors.invalid(
+                    f"{path}.operator",
+                    requirement.operator,
+                    f"must be 'Exists' when the scope is {requirement.scope_name}: only PriorityClass has values",
+                )
             if requirement.operator in ("In", "NotIn") and not requirement.values:
                 errors.required(f"{path}.values", "must be at least one value when `operator` is 'In' or 'NotIn'")
             if requirement.operator in ("Exists", "DoesNotExist") and requirement.values:

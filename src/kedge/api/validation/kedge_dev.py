@@ -19,8 +19,6 @@ _TARGETS = {"Deployment": "apps/v1", "SchedulingPolicy": KEDGE_API_VERSION}
 
 
 def check_node_allocation(errors: ErrorList, allocation: NodeAllocationView) -> None:
-    if not allocation.spec.node_uid:
-        errors.required("spec.nodeUID")
     check_amounts(errors, allocation.status.allocated, "status.allocated")
     for uid, entry in allocation.status.entries.items():
         path = f"status.entries[{uid}]"
@@ -28,9 +26,9 @@ def check_node_allocation(errors: ErrorList, allocation: NodeAllocationView) -> 
             errors.required(f"{path}.name")
         if not entry.namespace:
             errors.required(f"{path}.namespace")
-        if entry.state not in ("Bound", "Reserved"):
-            errors.one_of(f"{path}.state", entry.state, ("Bound", "Reserved"))
+        errors.one_of(f"{path}.state", entry.state, ("Bound", "Reserved", "Unadmitted"))
         check_amounts(errors, entry.requests, f"{path}.requests")
+        check_amounts(errors, entry.granted or {}, f"{path}.granted")
         for index, port in enumerate(entry.ports):
             errors.between(f"{path}.ports[{index}].hostPort", port.host_port, 1, 65535)
             errors.one_of(f"{path}.ports[{index}].protocol", port.protocol, PROTOCOLS)

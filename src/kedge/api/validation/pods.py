@@ -14,10 +14,15 @@ from kedge.api.names import (
     qualified_name_problem,
     subdomain_problem,
 )
-from kedge.api.selectors import parse_int64
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_annotations, check_conditions, check_labels, check_selector
-from kedge.api.validation.resources import check_container_amounts, check_requirements
+from kedge.api.validation.resize import check_resize_policies
+from kedge.api.validation.resources import (
+    check_container_amounts,
+    check_pod_resources,
+    check_reported_resources,
+    check_requirements,
+)
 from kedge.api.views import (
     Affinity,
     Container,
@@ -53,6 +58,7 @@ def check_pod_status(errors: ErrorList, status: PodStatus) -> None:
         errors.unsupported("status.phase", status.phase, _PHASES)
     if status.conditions:
         check_conditions(errors, status.conditions)
+    check_reported_resources(errors, status)
     if status.pod_ip:
         errors.name("status.podIP", status.pod_ip, ip_problem(status.pod_ip))
 
@@ -113,6 +119,9 @@ def check_containers(errors: ErrorList, spec: PodSpec, path: str) -> None:
         _check_container(errors, container, place, names, host_ports, host_network=spec.host_network)
         if container.restart_policy:
             errors.forbidden(f"{place}.restartPolicy", "may not be set for non-init containers")
+    check_resize_policies(errors, spec, path)
+    if spec.resources.requests or spec.resources.limits:
+        check_pod_resources(errors, spec, path)
     for index, container in enumerate(spec.init_containers):
         place = f"{path}.initContainers[{index}]"
         sidecar = container.restart_policy == "Always"
@@ -215,7 +224,10 @@ def _check_env(errors: ErrorList, env: Sequence[EnvVar], path: str) -> None:
         source = variable.value_from
         if source is not None:
             place = f"{path}[{index}].valueFrom"
-            chosen = sum(s is not None for s in (source.config_map_key_ref, source.secret_key_ref, source.field_ref))
+            sources = (
+                source.config_map_key_ref, source.secret_key_ref, source.field_ref, source.resource_field_ref
+            )  # fmt: skip
+            chosen = sum(each is not None for each in sources)
             if variable.value:
                 errors.invalid(place, "", "may not be specified when `value` is not empty")
             if not chosen:
@@ -235,7 +247,7 @@ def _check_env(errors: ErrorList, env: Sequence[EnvVar], path: str) -> None:
 
 
 def _check_probe(errors: ErrorList, probe: Probe, path: str, *, ready: bool) -> None:
-    handlers = (probe.exec is not None) + (probe.http_get is not None) + (probe.tcp_socket is not None)
+    handlers = sum(each is not None for each in (probe.exec, probe.http_get, probe.tcp_socket, probe.grpc))
     if not handlers:
         errors.required(path, "must specify a handler type")
     elif handlers > 1:
@@ -267,6 +279,8 @@ def _check_probe(errors: ErrorList, probe: Probe, path: str, *, ready: bool) -> 
         check_port(errors, probe.http_get.port, f"{path}.httpGet.port")
     if probe.tcp_socket is not None:
         check_port(errors, probe.tcp_socket.port, f"{path}.tcpSocket.port")
+    if probe.grpc is not None:
+        check_port(errors, probe.grpc.port, f"{path}.grpc.port")
 
 
 def _check_probe_numbers(errors: ErrorList, probe: Probe, path: str) -> None:
@@ -379,8 +393,6 @@ def _check_operator(errors: ErrorList, operator: str, values: Sequence[str], pat
         case "Gt" | "Lt":
             if len(values) != 1:
                 errors.required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
-            elif parse_int64(values[0]) is None:
-                errors.invalid(f"{path}.values[0]", values[0], "must be an integer when `operator` is 'Lt' or 'Gt'")
         case _:
             errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
 

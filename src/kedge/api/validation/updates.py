@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kedge.api.codec import parse_object, same_json
+from kedge.api.codec import same_json
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.wellknown import (
     CONFIG_MAP_KIND,
@@ -35,13 +35,12 @@ IMMUTABLE = "field is immutable"
 _SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
-def check_update(kind: Kind, old: bytes, new: bytes) -> None:
-    """Check the step from `old` to `new` against the kind's rules of updates.
+def check_update(kind: Kind, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Check the step from one version to the next, both decoded, against the kind's rules of updates.
 
     Raises:
         Invalid: `errors` names every field that may not change so.
     """
-    before, after = parse_object(old), parse_object(new)
     errors = ErrorList()
     _check_metadata(errors, _map(before, "metadata"), _map(after, "metadata"))
     rules = _RULES.get(kind.key_kind)
@@ -199,7 +198,9 @@ def _fixed(*paths: str) -> Callable[[ErrorList, Mapping[str, Any], Mapping[str, 
 
 
 def _check_job(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    _fixed("spec.selector", "spec.completionMode", "spec.manualSelector")(errors, before, after)
+    _fixed("spec.selector", "spec.completionMode", "spec.manualSelector", "spec.podFailurePolicy")(
+        errors, before, after
+    )
     old, new = _map(before, "spec"), _map(after, "spec")
     elastic = (new.get("completionMode") == "Indexed" and new.get("completions") == new.get("parallelism")
                and new.get("completions") is not None)  # fmt: skip

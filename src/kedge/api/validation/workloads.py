@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kedge.api.names import label_problem, qualified_name_problem
 from kedge.api.selectors import label_selector
@@ -19,7 +19,14 @@ from kedge.api.views import (
     PodTemplate,
     ReplicaSetView,
 )
-from kedge.api.views.workloads import DeploymentStrategy, MetricSpec, MetricTarget, ScalingRules
+from kedge.api.views.workloads import (
+    DeploymentStrategy,
+    ExitCodeRequirement,
+    MetricSpec,
+    MetricTarget,
+    PodFailurePolicy,
+    ScalingRules,
+)
 
 _PERCENT = re.compile(r"[0-9]{1,9}%", re.ASCII)
 
@@ -168,6 +175,8 @@ def check_job(errors: ErrorList, job: JobView) -> None:
     check_template(errors, spec.template)
     if spec.template.spec.restart_policy == "Always":
         errors.unsupported("spec.template.spec.restartPolicy", "Always", ("OnFailure", "Never"))
+    if spec.pod_failure_policy is not None:
+        _check_failure_policy(errors, spec.pod_failure_policy, spec.template)
     _check_counts(
         errors,
         ("active", status.active),
@@ -176,6 +185,45 @@ def check_job(errors: ErrorList, job: JobView) -> None:
         ("failed", status.failed),
     )
     check_conditions(errors, status.conditions)
+
+
+_FAILURE_RULES_MAX = 20
+_FAILURE_VALUES_MAX = 255
+
+
+def _check_failure_policy(errors: ErrorList, policy: PodFailurePolicy, template: PodTemplate) -> None:
+    path = "spec.podFailurePolicy"
+    if template.spec.restart_policy != "Never":
+        why = 'only "Never" is supported when podFailurePolicy is specified'
+        errors.invalid("spec.template.spec.restartPolicy", template.spec.restart_policy, why)
+    if len(policy.rules) > _FAILURE_RULES_MAX:
+        errors.invalid(f"{path}.rules", len(policy.rules), f"must have at most {_FAILURE_RULES_MAX} items")
+    names = {each.name for each in (*template.spec.containers, *template.spec.init_containers)}
+    for index, rule in enumerate(policy.rules):
+        where = f"{path}.rules[{index}]"
+        errors.one_of(f"{where}.action", rule.action, ("Count", "FailJob", "Ignore"))
+        if (rule.on_exit_codes is None) == (not rule.on_pod_conditions):
+            errors.invalid(where, rule.action, "must specify one of onExitCodes and onPodConditions")
+        for place, pattern in enumerate(rule.on_pod_conditions):
+            at = f"{where}.onPodConditions[{place}]"
+            errors.one_of(f"{at}.status", pattern.status, ("False", "True", "Unknown"))
+            if not pattern.type:
+                errors.required(f"{at}.type", "the type of the condition")
+        if rule.on_exit_codes is not None:
+            _check_exit_codes(errors, rule.on_exit_codes, f"{where}.onExitCodes", names)
+
+
+def _check_exit_codes(errors: ErrorList, required: ExitCodeRequirement, path: str, names: Collection[str]) -> None:
+    errors.one_of(f"{path}.operator", required.operator, ("In", "NotIn"))
+    if required.container_name and required.container_name not in names:
+        errors.invalid(f"{path}.containerName", required.container_name, "must be a container of the pod template")
+    values = required.values
+    if not 1 <= len(values) <= _FAILURE_VALUES_MAX:
+        errors.invalid(f"{path}.values", len(values), f"must have 1 to {_FAILURE_VALUES_MAX} items")
+    if list(values) != sorted(set(values)):
+        errors.invalid(f"{path}.values", list(values), "must be ordered, without duplicates")
+    if required.operator == "In" and 0 in values:
+        errors.invalid(f"{path}.values", 0, "must not be 0 for the In operator")
 
 
 # -- HorizontalPodAutoscaler -----------------------------------------------------------------------

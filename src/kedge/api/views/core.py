@@ -5,6 +5,8 @@ Pods and nodes have the fields that the scheduler, the agent and the bind need; 
 
 from __future__ import annotations
 
+import msgspec
+
 from kedge.api.views.base import (
     ApiStruct,
     Condition,
@@ -19,6 +21,8 @@ from kedge.api.views.base import (
     View,
     map_field,
 )
+from kedge.api.views.probes import Lifecycle, Probe
+from kedge.api.views.volumes import EnvFromSource, EnvVarSource, Volume, VolumeMount
 
 # -- containers ------------------------------------------------------------------------------------
 
@@ -29,23 +33,6 @@ class ContainerPort(ApiStruct, frozen=True):
     host_port: Int32 = 0
     host_ip: str = ""
     protocol: str = "TCP"
-
-
-class KeySelector(ApiStruct, frozen=True):
-    name: str = ""
-    key: str = ""
-    optional: bool = False
-
-
-class FieldRef(ApiStruct, frozen=True):
-    api_version: str = "v1"
-    field_path: str = ""
-
-
-class EnvVarSource(ApiStruct, frozen=True):
-    config_map_key_ref: KeySelector | None = None
-    secret_key_ref: KeySelector | None = None
-    field_ref: FieldRef | None = None
 
 
 class EnvVar(ApiStruct, frozen=True):
@@ -59,38 +46,11 @@ class ResourceRequirements(ApiStruct, frozen=True):
     requests: ResourceList = map_field()
 
 
-class ExecAction(ApiStruct, frozen=True):
-    command: tuple[str, ...] = ()
+class ContainerResizePolicy(ApiStruct, frozen=True):
+    """Whether a resize of one resource restarts the container: `NotRequired` or `RestartContainer`."""
 
-
-class HTTPHeader(ApiStruct, frozen=True):
-    name: str = ""
-    value: str = ""
-
-
-class HTTPGetAction(ApiStruct, frozen=True):
-    path: str = "/"
-    port: IntOrString = 0
-    host: str = ""
-    scheme: str = "HTTP"
-    http_headers: tuple[HTTPHeader, ...] = ()
-
-
-class TCPSocketAction(ApiStruct, frozen=True):
-    port: IntOrString = 0
-    host: str = ""
-
-
-class Probe(ApiStruct, frozen=True):
-    exec: ExecAction | None = None
-    http_get: HTTPGetAction | None = None
-    tcp_socket: TCPSocketAction | None = None
-    initial_delay_seconds: Int32 = 0
-    timeout_seconds: Int32 = 1
-    period_seconds: Int32 = 10
-    success_threshold: Int32 = 1
-    failure_threshold: Int32 = 3
-    termination_grace_period_seconds: Int64 | None = None
+    resource_name: str = ""
+    restart_policy: str = ""
 
 
 class Container(ApiStruct, frozen=True):
@@ -100,8 +60,14 @@ class Container(ApiStruct, frozen=True):
     args: tuple[str, ...] = ()
     working_dir: str = ""
     env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFromSource, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    lifecycle: Lifecycle | None = None
+    termination_message_path: str = "/dev/termination-log"
+    termination_message_policy: str = "File"
     ports: tuple[ContainerPort, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
+    resize_policy: tuple[ContainerResizePolicy, ...] = ()
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
     startup_probe: Probe | None = None
@@ -204,10 +170,18 @@ class PodSpec(ApiStruct, frozen=True):
     scheduler_name: str = "default-scheduler"
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     overhead: ResourceList = map_field()
+    resources: ResourceRequirements = ResourceRequirements()
+    """For all containers together; it replaces the sum of theirs."""
     restart_policy: str = "Always"
     termination_grace_period_seconds: Int64 = 30
     active_deadline_seconds: Int64 | None = None
     host_network: bool = False
+    volumes: tuple[Volume, ...] = ()
+    enable_service_links: bool | None = None
+    service_account_name: str = ""
+    service_account: str = ""
+    """The old name of `service_account_name`."""
+    automount_service_account_token: bool | None = None
 
 
 class ContainerStateWaiting(ApiStruct, frozen=True):
@@ -245,6 +219,10 @@ class ContainerStatus(ApiStruct, frozen=True):
     image: str = ""
     image_id: str = ""
     container_id: str = ""
+    allocated_resources: ResourceList = map_field()
+    """The requests that the node has allocated."""
+    resources: ResourceRequirements | None = None
+    """The requests and limits that are applied to the container; None if its node does not report them."""
 
 
 class PodIP(ApiStruct, frozen=True):
@@ -265,6 +243,9 @@ class PodStatus(ApiStruct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     qos_class: str = ""
     observed_generation: Int64 = 0
+    allocated_resources: ResourceList = map_field()
+    """The requests that the node has allocated to the pod itself, beside those of its containers."""
+    resources: ResourceRequirements | None = None
 
 
 class PodView(View, frozen=True):
@@ -318,12 +299,27 @@ class NodeSystemInfo(ApiStruct, frozen=True):
     architecture: str = ""
 
 
+class ContainerImage(ApiStruct, frozen=True):
+    names: tuple[str, ...] = ()
+    size_bytes: Int64 = 0
+
+
+class DaemonEndpoint(ApiStruct, frozen=True):
+    port: Int32 = msgspec.field(default=0, name="Port")
+
+
+class NodeDaemonEndpoints(ApiStruct, frozen=True):
+    kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
+
+
 class NodeStatus(ApiStruct, frozen=True):
     capacity: ResourceList = map_field()
     allocatable: ResourceList = map_field()
     conditions: tuple[Condition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
     node_info: NodeSystemInfo = NodeSystemInfo()
+    images: tuple[ContainerImage, ...] = ()
+    daemon_endpoints: NodeDaemonEndpoints = NodeDaemonEndpoints()
 
 
 class NodeView(View, frozen=True):
@@ -331,7 +327,7 @@ class NodeView(View, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-# -- Namespace, ResourceQuota ----------------------------------------------------------------------
+# -- Namespace, ResourceQuota, LimitRange ----------------------------------------------------------
 
 
 class NamespaceSpec(ApiStruct, frozen=True):
@@ -346,6 +342,8 @@ class NamespaceStatus(ApiStruct, frozen=True):
     so no create can miss a quota."""
     zone_quotas: tuple[str, ...] = ()
     """The ZoneQuotas of this namespace, by name, for the same reason."""
+    limit_ranges: tuple[str, ...] = ()
+    """The LimitRanges of this namespace, by name, for the same reason."""
 
 
 class NamespaceView(View, frozen=True):
@@ -377,6 +375,23 @@ class ResourceQuotaStatus(ApiStruct, frozen=True):
 class ResourceQuotaView(View, frozen=True):
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
     status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+class LimitRangeItem(ApiStruct, frozen=True):
+    type: str = ""
+    max: ResourceList = map_field()
+    min: ResourceList = map_field()
+    default: ResourceList = map_field()
+    default_request: ResourceList = map_field()
+    max_limit_request_ratio: ResourceList = map_field()
+
+
+class LimitRangeSpec(ApiStruct, frozen=True):
+    limits: tuple[LimitRangeItem, ...] = ()
+
+
+class LimitRangeView(View, frozen=True):
+    spec: LimitRangeSpec = LimitRangeSpec()
 
 
 # -- Service, EndpointSlice ------------------------------------------------------------------------

@@ -35,11 +35,13 @@ class AllocationEntry(ApiStruct, frozen=True):
     namespace: str = ""
     name: str = ""
     state: str = ""
-    """`Reserved`, then `Bound`."""
+    """`Reserved` or `Unadmitted`, then `Bound`."""
     requests: ResourceList = map_field()
     ports: tuple[AllocatedPort, ...] = ()
     zone: str = ""
     """The node's zone when the claim was made. The tenant's zone quotas are charged for it until release."""
+    granted: ResourceList | None = None
+    """The part of `requests` that the node has room for; None if it is all of them. The rest is a pending resize."""
 
 
 class NodeAllocationStatus(ApiStruct, frozen=True):

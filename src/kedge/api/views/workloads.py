@@ -38,11 +38,15 @@ class PendingReason(ApiStruct, frozen=True):
     stage: str = ""
     reason: str = ""
     count: Int32 = 0
+    message: str = ""
+    """The scheduler's message about one of them, if it could not place them."""
 
 
 class WorkloadProgress(ApiStruct, frozen=True):
     desired: Int32 = 0
     stages: StageCounts = StageCounts()
+    unknown: Int32 = 0
+    """Replicas whose nodes are silent: they may run or not, and count for no stage."""
     leaving: Int32 = 0
     """Replicas that are draining or stopping: they still run, and count for no stage."""
     pending: tuple[PendingReason, ...] = ()
@@ -124,6 +128,28 @@ class ReplicaSetView(View, frozen=True):
 # -- batch/v1 --------------------------------------------------------------------------------------
 
 
+class ExitCodeRequirement(ApiStruct, frozen=True):
+    container_name: str = ""
+    """Empty for any container."""
+    operator: str = ""
+    values: tuple[Int32, ...] = ()
+
+
+class PodConditionPattern(ApiStruct, frozen=True):
+    type: str = ""
+    status: str = "True"
+
+
+class PodFailureRule(ApiStruct, frozen=True):
+    action: str = ""
+    on_exit_codes: ExitCodeRequirement | None = None
+    on_pod_conditions: tuple[PodConditionPattern, ...] = ()
+
+
+class PodFailurePolicy(ApiStruct, frozen=True):
+    rules: tuple[PodFailureRule, ...] = ()
+
+
 class JobSpec(ApiStruct, frozen=True):
     parallelism: Int32 = 1
     completions: Int32 | None = None
@@ -132,6 +158,7 @@ class JobSpec(ApiStruct, frozen=True):
     active_deadline_seconds: Int64 | None = None
     ttl_seconds_after_finished: Int32 | None = None
     suspend: bool = False
+    pod_failure_policy: PodFailurePolicy | None = None
     manual_selector: bool = False
     selector: LabelSelectorSpec | None = None
     template: PodTemplate = PodTemplate()

@@ -127,6 +127,9 @@ class Batch(NamedTuple):
 
     changes: tuple[Change, ...]
     revision: Revision
+    last: bool = False
+    """No other batch was ready when it was taken: a reader that drains need not try again before the next wake-up.
+    False means that it is not known."""
 
 
 class StoreWatch(Protocol):
@@ -218,6 +221,9 @@ class Store(Protocol):
             Compacted: `at` is no longer in history.
             Unavailable: `at` is past the newest revision and was not reached in time, or the store is unreachable.
         """
+
+    def get_nowait(self, keys: Sequence[Key]) -> Reading | None:
+        """`get` of the newest revision, without suspending; None on a store that must ask another process."""
 
     async def list(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kedge.env import Env
 from kedge.errors import BadRequest, Compacted, FutureRevision, Lagged, Unavailable, check
-from kedge.keys import FENCE, Key, Revision
+from kedge.keys import FENCE, NO_REVISION, Key, Revision
 from kedge.store.contract import Batch, Change, Entry
 
 ALL_KINDS = ""
@@ -25,14 +25,16 @@ class _Log:
     dropped `latest_only` version. Both lists always have the same length.
     """
 
-    __slots__ = ("base", "changes", "revisions", "shared", "watches")
+    __slots__ = ("base", "changes", "revisions", "shared", "shared_at", "watches")
 
     def __init__(self) -> None:
         self.base = 0
         self.changes: list[Change | None] = []
         self.revisions: list[Revision] = []
-        self.shared: tuple[tuple[int, int, Revision], tuple[int, Batch]] | None = None
-        """The last batch, by (start, end, revision): watches at the same position share it."""
+        self.shared: dict[str, tuple[int, Batch]] = {}
+        """The batches at `shared_at`, by namespace: watches at the same position share them."""
+        self.shared_at: tuple[int, int, Revision] = (0, 0, NO_REVISION)
+        """The position of the watches that share: start, end, revision."""
         self.watches: dict[FeedWatch, None] = {}  # a dict, because the order of a set is not deterministic
 
     @property
@@ -67,6 +69,7 @@ class Feed:
         self.revision = revision
         self.compacted = compacted
         self._limits = env.limits
+        self.backlog_max = env.limits.watch_backlog_max
         self._logs: dict[str, _Log] = {ALL_KINDS: _Log()}
         self._watchers = 0
         self._progress_timer: asyncio.TimerHandle | None = None
@@ -286,10 +289,6 @@ class Feed:
             self._batch_largest = changes
 
     @property
-    def backlog_max(self) -> int:
-        return self._limits.watch_backlog_max
-
-    @property
     def batch_max(self) -> int:
         return self._limits.watch_batch_max
 
@@ -341,6 +340,9 @@ class FeedWatch:
     def take_nowait(self) -> Batch | None:
         if self._end is not None:
             raise self._end
+        log = self._log
+        if self._next == log.base + len(log.changes) and not self._progress_wanted:
+            return None
         try:
             return self._take()
         except (Compacted, Lagged) as error:
@@ -380,11 +382,9 @@ class FeedWatch:
         self._feed.left(self, self._log)
 
     def _take(self) -> Batch | None:
-        """The next batch, or None if there is none yet."""
+        """The next batch, or None if the changes since the last are of other namespaces."""
         log, feed = self._log, self._feed
         start, end = self._next, log.end
-        if start == end and not self._progress_wanted:
-            return None
         if start < log.base:
             raise Compacted(
                 f"the watch was at revision {self.revision} when history up to {feed.compacted} was dropped:"
@@ -397,13 +397,12 @@ class FeedWatch:
                 f" watch again after {self.revision}"
             )
         place = (start, end, feed.revision)
-        if self._namespace:
-            self._next, batch = self._batch(start, end)
-        elif log.shared is not None and log.shared[0] == place:
-            self._next, batch = log.shared[1]
-        else:
-            self._next, batch = self._batch(start, end)
-            log.shared = (place, (self._next, batch))
+        if log.shared_at != place:
+            log.shared, log.shared_at = {}, place
+        found = log.shared.get(self._namespace)
+        if found is None:
+            found = log.shared[self._namespace] = self._batch(start, end)
+        self._next, batch = found
         if not batch.changes and not self._progress_wanted and self._next == end:
             return None
         self._progress_wanted = False
@@ -423,7 +422,7 @@ class FeedWatch:
         changes = [change for change in log.changes[first:stop] if change is not None]
         if self._namespace:
             changes = [change for change in changes if change.key.namespace == self._namespace]
-        return log.base + stop, Batch(tuple(changes), reached)
+        return log.base + stop, Batch(tuple(changes), reached, stop == last)
 
 
 def callback_failed() -> Unavailable:

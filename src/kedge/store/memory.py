@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kedge.env import Env
 from kedge.errors import Conflict, Fenced, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.store.backup import StoreExport, sliced
 from kedge.store.contract import (
     RESTORE_BUMP,
     Check,
@@ -142,6 +143,12 @@ class MemoryStore:
     def entries(self) -> Iterator[Entry]:
         """Every object, in no order. For invariants, which must not read the caches that they check."""
         return iter(self._versions)
+
+    async def export(self) -> StoreExport:
+        """All of it at one revision, for a backup."""
+        self._check_open()
+        slices = sliced(tuple(self._versions), self._env.limits.backup_rows_max)
+        return StoreExport("memory", self.incarnation, self._feed.revision, slices)
 
     def backup(self) -> MemoryBackup:
         return MemoryBackup(tuple(self._versions), self._feed.revision)

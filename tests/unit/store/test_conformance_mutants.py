@@ -18,12 +18,12 @@ from kedge.store.feed import Feed, FeedWatch
 from kedge.store.memory import MemoryStore
 from kedge.store.versions import Versions
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-BUGS: dict[str, tuple[str, Plant]] = {}
+PlantBug = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, tuple[str, PlantBug]] = {}
 
 
-def caught_by(check: str) -> Callable[[Plant], Plant]:
-    def register(plant: Plant) -> Plant:
+def caught_by(check: str) -> Callable[[PlantBug], PlantBug]:
+    def register(plant: PlantBug) -> PlantBug:
         BUGS[plant.__name__] = (check, plant)
         return plant
 
@@ -225,6 +225,17 @@ def gets_the_present_as_the_past(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Versions, "get", bad)
 
 
+@caught_by("get_without_waiting")
+def remembers_a_reading(patch: pytest.MonkeyPatch) -> None:
+    get_nowait, known = MemoryStore.get_nowait, dict[tuple[Key, ...], Reading]()
+
+    def bad(self: MemoryStore, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        found = get_nowait(self, keys, at=at)
+        return found if at else known.setdefault(tuple(keys), found)
+
+    patch.setattr(MemoryStore, "get_nowait", bad)
+
+
 @caught_by("reads_past_the_newest_wait")
 def does_not_wait(patch: pytest.MonkeyPatch) -> None:
     async def bad(self: Feed, revision: Revision) -> None:
@@ -243,7 +254,7 @@ def serves_old_data_as_new(patch: pytest.MonkeyPatch) -> None:
 
 # -- watches ---------------------------------------------------------------------------------------
 
-take = FeedWatch._take
+take, make_batch = FeedWatch._take, FeedWatch._batch
 
 
 @caught_by("no_gap_between_list_and_watch")
@@ -277,6 +288,15 @@ def claims_a_revision_it_has_not_reached(patch: pytest.MonkeyPatch) -> None:
         return Batch(batch.changes, self.revision)
 
     patch.setattr(FeedWatch, "_take", bad)
+
+
+@caught_by("callback_sees_every_change")
+def calls_a_batch_the_last_too_early(patch: pytest.MonkeyPatch) -> None:
+    def bad(self: FeedWatch, start: int, end: int) -> tuple[int, Batch]:
+        after, batch = make_batch(self, start, min(end, start + 1))
+        return after, Batch(batch.changes, batch.changes[-1].revision if batch.changes else batch.revision, last=True)
+
+    patch.setattr(FeedWatch, "_batch", bad)
 
 
 @caught_by("batch_never_splits_a_commit")

@@ -39,6 +39,21 @@ def test_commits_that_arrive_together_share_one_sync(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_commit_of_a_request_that_is_being_read_shares_the_sync(tmp_path: Path) -> None:
+    async def run() -> None:
+        probe = Probe()
+        store = await probe.open(tmp_path / "a.db")
+        before = probe.count("COMMIT")
+        first = asyncio.ensure_future(store.commit([], [Put(key("a"), b"")]))
+        for _ in range(2):
+            await asyncio.sleep(0)
+        await asyncio.gather(first, store.commit([], [Put(key("b"), b"")]))
+        assert probe.count("COMMIT") == before + 1
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_sync_takes_no_more_than_its_bounds(tmp_path: Path) -> None:
     async def run() -> None:
         probe = Probe()

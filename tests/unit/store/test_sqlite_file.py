@@ -15,7 +15,7 @@ import pytest
 from tests.unit.store.sqlite_faults import env_with, rows_in
 
 from kedge.errors import Terminal, Unavailable
-from kedge.keys import Key
+from kedge.keys import Key, Origin
 from kedge.store.contract import Put
 from kedge.store.sqlite import SqliteStore, file
 
@@ -69,7 +69,7 @@ def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "a.db")
     db.execute("PRAGMA user_version=99")
     db.close()
-    check_rejected(tmp_path / "a.db", "newer kedge .schema 99, this one knows 1.: upgrade kedge")
+    check_rejected(tmp_path / "a.db", "newer kedge .schema 99, this one knows 2.: upgrade kedge")
 
 
 def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
@@ -181,14 +181,40 @@ def test_a_migration_runs_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     def done(db: sqlite3.Connection) -> None:
         db.execute("CREATE TABLE extra (x)")
 
-    monkeypatch.setattr(file, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(file.MIGRATIONS, 1, half_done)
+    now = file.SCHEMA_VERSION
+    monkeypatch.setattr(file, "SCHEMA_VERSION", now + 1)
+    monkeypatch.setitem(file.MIGRATIONS, now, half_done)
     with pytest.raises(Unavailable, match="injected"):
         asyncio.run(open_and_close(tmp_path / "a.db"))
-    assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(1,)]
-    monkeypatch.setitem(file.MIGRATIONS, 1, done)
+    assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(now,)]
+    monkeypatch.setitem(file.MIGRATIONS, now, done)
     for _ in range(2):  # a second run would find the table
         asyncio.run(open_and_close(tmp_path / "a.db"))
-    assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(2,)]
+    assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(now + 1,)]
     assert rows_in(tmp_path / "a.db", "SELECT * FROM extra") == []
     assert len(rows_in(tmp_path / "a.db")) == 1
+
+
+def test_a_file_of_before_callers_is_read_and_gets_them(tmp_path: Path) -> None:
+    path, key = tmp_path / "a.db", Key("Thing", "ns", "new")
+    store_at(path, objects=3)
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE versions DROP COLUMN caller")
+        db.execute("PRAGMA user_version=1")
+        db.execute("UPDATE facts SET value = 1 WHERE name = 'schema'")
+    db.close()
+
+    async def write() -> None:
+        store = await SqliteStore.open(path, env_with())
+        await store.commit([], [Put(key, b"")], origin=Origin("op", "", "ada"))
+        await store.close()
+
+    async def read() -> list[str]:
+        store = await SqliteStore.open(path, env_with())
+        found = (await store.list("Thing")).entries
+        await store.close()
+        return [each.origin.caller for each in found]
+
+    asyncio.run(write())
+    assert asyncio.run(read()) == ["", "", "", "ada"]
+    assert rows_in(path, "PRAGMA user_version") == [(file.SCHEMA_VERSION,)]

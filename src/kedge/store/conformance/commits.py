@@ -5,21 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from kedge.errors import BadRequest, Conflict, Fenced, TooLarge, Unavailable
+from kedge.expectations import expect, fail, raises, same
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
-from kedge.store.conformance.subject import (
-    KIND,
-    OTHER_KIND,
-    Subject,
-    entry_of,
-    expect,
-    fail,
-    key,
-    open_log,
-    put_one,
-    raises,
-    same,
-    small_limits,
-)
+from kedge.store.conformance.subject import KIND, OTHER_KIND, Subject, entry_of, key, open_log, put_one, small_limits
 from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Entry, Present, Put, Store, Write
 
 
@@ -197,7 +185,7 @@ async def check_entries_keep_created_modified_origin(subject: Subject) -> None:
     """Entries and changes have the revisions of creation and last change, and the origin."""
     store = await subject.open()
     a = key("a")
-    one, two, three = Origin("op-1", "dec-1"), Origin("op-2", ""), Origin("", "dec-3")
+    one, two, three = Origin("op-1", "dec-1"), Origin("op-2", "", "ada"), Origin("", "dec-3", "élan")
     start = await store.revision()
     created = await store.commit([], [Put(a, b"1")], origin=one)
     same(await entry_of(store, a), Entry(a, b"1", created, created, one), "the entry as created")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kedge.errors import BadRequest, Compacted, Conflict, Fenced
+from kedge.expectations import expect, fail, raises, same, within
 from kedge.keys import Fence, Key, Revision
 from kedge.store.conformance.subject import (
     KIND,
@@ -12,16 +13,11 @@ from kedge.store.conformance.subject import (
     WAIT_S,
     Subject,
     entry_of,
-    expect,
-    fail,
     key,
     open_log,
     put_one,
-    raises,
-    same,
     small_limits,
     state_of,
-    within,
 )
 from kedge.store.conformance.watches import churn
 from kedge.store.contract import Absent, AtRevision, DeleteKey, Entry, Put

@@ -13,22 +13,10 @@ import signal
 from multiprocessing.connection import Connection
 
 from kedge.errors import Compacted
+from kedge.expectations import expect, same, within
 from kedge.keys import Key, Revision
 from kedge.limits import Limits
-from kedge.store.conformance.subject import (
-    KIND,
-    WAIT_S,
-    MakeEnv,
-    MakeStore,
-    Subject,
-    expect,
-    key,
-    open_log,
-    put_one,
-    same,
-    state_of,
-    within,
-)
+from kedge.store.conformance.subject import KIND, WAIT_S, MakeEnv, MakeStore, Subject, key, open_log, put_one, state_of
 from kedge.store.conformance.watches import churn
 from kedge.store.contract import DeleteKey, Put, Write
 

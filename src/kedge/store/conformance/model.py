@@ -10,8 +10,9 @@ import random
 from collections.abc import Sequence
 
 from kedge.errors import Compacted, Conflict, Fenced, OperatingError
+from kedge.expectations import expect, fail, same
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
-from kedge.store.conformance.subject import OTHER_KIND, Subject, WatchLog, expect, fail, key, open_log, same
+from kedge.store.conformance.subject import OTHER_KIND, Subject, WatchLog, key, open_log
 from kedge.store.contract import (
     Absent,
     AtRevision,
@@ -118,7 +119,9 @@ class Walk:
             guard = rng.choice(self.keys)
             token = now[guard].modified if guard in now and rng.random() < 0.8 else rng.choice(list(self.model.states))
             fence = Fence(guard, token)
-        origin = Origin(f"op-{rng.randrange(10**6)}") if rng.random() < 0.5 else Origin()
+        origin = Origin()
+        if rng.random() < 0.5:
+            origin = Origin(f"op-{rng.randrange(10**6)}", caller=rng.choice(("", "ada")))
         refusal = self.model.refusal(checks, writes, fence)
         try:
             revision = await self.store.commit(checks, writes, fence=fence, origin=origin)

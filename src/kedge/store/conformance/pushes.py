@@ -6,19 +6,9 @@ import asyncio
 from typing import Any
 
 from kedge.errors import Unavailable
+from kedge.expectations import expect, fail, same, within
 from kedge.keys import Revision
-from kedge.store.conformance.subject import (
-    KIND,
-    OTHER_KIND,
-    WAIT_S,
-    Subject,
-    expect,
-    fail,
-    open_log,
-    put_one,
-    same,
-    within,
-)
+from kedge.store.conformance.subject import KIND, OTHER_KIND, WAIT_S, Subject, open_log, put_one
 from kedge.store.conformance.watches import churn
 from kedge.store.contract import Change, StoreWatch
 
@@ -41,6 +31,9 @@ class _Drained:
             while (batch := self.watch.take_nowait()) is not None:
                 self.changes.extend(batch.changes)
                 same(self.watch.revision, batch.revision, "the watch's own position after a batch")
+                if batch.last:
+                    same(self.watch.take_nowait(), None, "a batch after the last one")
+                    return
         except (Unavailable, StopAsyncIteration) as error:
             self.watch.on_ready = None
             self.end = error

@@ -5,22 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from kedge.errors import Unavailable
+from kedge.expectations import expect, fail, raises, same, within
 from kedge.keys import Key, Revision
-from kedge.store.conformance.subject import (
-    KIND,
-    OTHER_KIND,
-    WAIT_S,
-    Subject,
-    expect,
-    fail,
-    key,
-    open_log,
-    put_one,
-    raises,
-    same,
-    small_limits,
-    within,
-)
+from kedge.store.conformance.subject import KIND, OTHER_KIND, WAIT_S, Subject, key, open_log, put_one, small_limits
 from kedge.store.contract import DeleteKey, Entry, Put, Store
 
 
@@ -35,6 +22,23 @@ async def check_get_answers_in_order(subject: Subject) -> None:
     empty = await store.get([])
     same(empty.entries, (), "a get of nothing")
     expect(empty.revision >= revision, "a get of nothing is not at a current revision")
+
+
+async def check_get_without_waiting(subject: Subject) -> None:
+    """`get_nowait` is the newest state, as `get` answers it at that moment, or None; never an older one."""
+    store = await subject.open()
+    wanted = [key("a"), key("b"), key("never")]
+    for number in range(20):
+        value = str(number).encode()
+        revision = await store.commit(
+            [], [Put(key("a"), value), DeleteKey(key("b")) if number % 2 else Put(key("b"), b"b")]
+        )
+        found = store.get_nowait(wanted)
+        if found is None:
+            continue  # allowed: this store must ask another process
+        same(found.entries, (await store.get(wanted)).entries, "the entries of a get without waiting")
+        expect(found.entries[0] is not None and found.entries[0].value == value, "the newest value is missing")
+        expect(found.revision >= revision, f"a reading at {found.revision} after a commit at {revision}")
 
 
 async def check_namespaces_do_not_leak(subject: Subject) -> None:

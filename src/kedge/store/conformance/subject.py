@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, Protocol, TypeVar
+from typing import Protocol
 
 from kedge.env import Env, system_env
-from kedge.errors import OperatingError
+from kedge.expectations import expect, same, within
 from kedge.keys import Key, Revision
 from kedge.limits import Limits
 from kedge.store.contract import Batch, Change, Entry, Put, Store, StoreWatch
@@ -35,8 +34,6 @@ Backup = Callable[[Store], Awaitable[MakeStore]]
 """Copies an open store, and returns a function that opens new stores from that copy."""
 
 MakeEnv = Callable[[Limits], Env]
-
-_E = TypeVar("_E", bound=OperatingError)
 
 
 def real_env(limits: Limits) -> Env:
@@ -85,43 +82,6 @@ def small_limits(**changes: float) -> Limits:
 
 def key(name: str, *, namespace: str = "ns", kind: str = KIND) -> Key:
     return Key(kind, namespace, name)
-
-
-def fail(message: str) -> NoReturn:
-    raise AssertionError(message)
-
-
-def expect(condition: object, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
-def same(got: object, want: object, what: str) -> None:
-    if got != want:
-        raise AssertionError(f"{what}: got {got!r}, want {want!r}")
-
-
-async def raises(error: type[_E], work: Awaitable[object], what: str) -> _E:
-    """Run `work`, which must fail with `error`."""
-    try:
-        result = await work
-    except error as caught:
-        return caught
-    except OperatingError as caught:
-        raise AssertionError(f"{what}: raised {type(caught).__name__} ({caught}), want {error.__name__}") from caught
-    raise AssertionError(f"{what}: returned {result!r}, want {error.__name__}")
-
-
-@asynccontextmanager
-async def within(seconds: float, what: str) -> AsyncIterator[None]:
-    """Fail, rather than hang, when an expected event does not happen."""
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            yield
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise AssertionError(f"{what}: did not happen within {seconds} s") from error
 
 
 async def put_one(store: Store, name: str, value: bytes = b"v", *, kind: str = KIND) -> Revision:

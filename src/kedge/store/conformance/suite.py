@@ -52,6 +52,7 @@ _PLAIN: tuple[Run, ...] = (
     commits.check_closed_store_refuses,
     commits.check_statistics_are_coherent,
     reads.check_get_answers_in_order,
+    reads.check_get_without_waiting,
     reads.check_namespaces_do_not_leak,
     reads.check_reads_past_the_newest_wait,
     reads.check_reads_past_the_newest_fail_in_time,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kedge.errors import Lagged, Unavailable
+from kedge.expectations import expect, fail, same, within
 from kedge.keys import Key, Revision
 from kedge.store.conformance.subject import (
     KIND,
@@ -12,15 +13,11 @@ from kedge.store.conformance.subject import (
     WAIT_S,
     Subject,
     WatchLog,
-    expect,
-    fail,
     key,
     open_log,
     put_one,
-    same,
     small_limits,
     state_of,
-    within,
 )
 from kedge.store.contract import DeleteKey, Entry, Put, Store, Write
 

@@ -71,8 +71,18 @@ class EtcdCommit(NamedTuple):
 
     @classmethod
     def decode(cls, stored: bytes) -> EtcdCommit:
-        changes, operation, decision = msgspec.json.decode(stored)
-        return cls(changes, Origin(operation, decision))
+        changes, *origin = msgspec.json.decode(stored)
+        return cls(changes, Origin(*origin))
+
+
+def cluster_of(header: Any) -> str:
+    """etcd's id of the cluster, from the header of a reply."""
+    return f"{header.cluster_id:x}"
+
+
+def commits_in(record: Any) -> int:
+    """The number of commits, from a range of the commit record."""
+    return record.kvs[0].version if record.kvs else 0
 
 
 class Era(NamedTuple):
@@ -90,6 +100,8 @@ class Meta(msgspec.Struct, frozen=True):
     """etcd's id of the cluster, in hexadecimal: another id means a restored backup."""
     eras: tuple[Era, ...] = (Era(0, 0),)
     """Oldest first, one more for each restored backup: objects keep their revisions, and no revision is used twice."""
+    restoring: bool = False
+    """A backup is being written here, or its writer was killed: not yet a store."""
 
     @property
     def offset(self) -> Revision:

@@ -1,7 +1,7 @@
 """The part of etcd's v3 wire protocol that a store needs, declared as data: field names, numbers, types.
 
-`transport` sends these. Names are etcd's own; only numbers and types go over the wire. Leases, auth and
-cluster membership are left out on purpose.
+`transport` sends these. Names are etcd's own; only numbers and types go over the wire. Leases, administration of
+users and cluster membership are left out on purpose.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _DECLARATIONS = {
         "header 1 Header, watch_id 2 int64, created 3 bool, canceled 4 bool, compact_revision 5 int64,"
         " cancel_reason 6 string, fragment 7 bool, events 11 *Event"
     ),
+    "AuthenticateRequest": "name 1 string, password 2 string",
+    "AuthenticateResponse": "header 1 Header, token 2 string",
     "StatusRequest": "",
     "StatusResponse": "header 1 Header, version 2 string, db_size 3 int64, leader 4 uint64",
 }
@@ -93,5 +95,7 @@ CompactionResponse: Any = _classes["CompactionResponse"]
 WatchCreateRequest: Any = _classes["WatchCreateRequest"]
 WatchRequest: Any = _classes["WatchRequest"]
 WatchResponse: Any = _classes["WatchResponse"]
+AuthenticateRequest: Any = _classes["AuthenticateRequest"]
+AuthenticateResponse: Any = _classes["AuthenticateResponse"]
 StatusRequest: Any = _classes["StatusRequest"]
 StatusResponse: Any = _classes["StatusResponse"]

@@ -13,33 +13,30 @@ from typing import Any
 
 from kedge.backoff import Backoff
 from kedge.env import Env
-from kedge.errors import BadRequest, Compacted, Conflict, Fenced, OperatingError, OutcomeUnknown, Unavailable
+from kedge.errors import (
+    BadRequest,
+    Compacted,
+    Conflict,
+    Fenced,
+    Misconfigured,
+    OperatingError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.store.backup import StoreExport
 from kedge.store.contract import Check, Entry, Listing, Reading, StoreStatistics, StoreWatch, Write, check_commit
 from kedge.store.etcd import messages as m
+from kedge.store.etcd.access import EtcdLogin, EtcdTls
 from kedge.store.etcd.chain import Chain, HistoryGap
 from kedge.store.etcd.compactor import compact_periodically
+from kedge.store.etcd.diagnosis import diagnosed
+from kedge.store.etcd.export import export_pages
 from kedge.store.etcd.feeder import Feeder, FeedStart, watch_request
-from kedge.store.etcd.layout import Layout, Meta
+from kedge.store.etcd.layout import Layout, Meta, cluster_of, commits_in
 from kedge.store.etcd.releases import release_alarms
-from kedge.store.etcd.transactions import (
-    MetaEntry,
-    explain_failure,
-    meta_entry_in,
-    plan_commit,
-    plan_meta,
-)
-from kedge.store.etcd.transport import (
-    COMPACT,
-    COMPACTED,
-    RANGE,
-    TXN,
-    EtcdTls,
-    EtcdTransport,
-    NotSent,
-    RevisionError,
-    Unanswered,
-)
+from kedge.store.etcd.transactions import MetaEntry, explain_failure, meta_entry_in, plan_commit, plan_meta
+from kedge.store.etcd.transport import COMPACT, COMPACTED, RANGE, TXN, EtcdTransport, NotSent, RevisionError, Unanswered
 from kedge.store.etcd.watch import CatchUp, EtcdWatch
 from kedge.store.feed import Feed, FeedWatch
 
@@ -84,6 +81,7 @@ class EtcdStore:
         *,
         prefix: str = "/kedge",
         tls: EtcdTls | None = None,
+        login: EtcdLogin | None = None,
         compactor: bool = True,
     ) -> EtcdStore:
         """Connect, and create the store under `prefix` if there is none.
@@ -91,16 +89,21 @@ class EtcdStore:
         Args:
             endpoints: `host:port` or URLs of members of one cluster; the first that answers is used.
             tls: for a cluster with TLS.
+            login: for a cluster with authentication.
             compactor: take turns with other openers at compacting history older than `Limits.history_s`.
 
         Raises:
             Unavailable: no endpoint can be reached, or the cluster has no leader.
+            Misconfigured: an address, certificate, authority, credential or version is wrong; the message names it.
         """
-        transport = EtcdTransport(endpoints, env, tls=tls)
+        transport = EtcdTransport(endpoints, env, tls=tls, login=login)
         store = cls(transport, Layout(prefix), env)
         try:
             store._feeder.start(await store.read_start())
             store._alarms.update(await release_alarms(transport))
+        except Unavailable as error:
+            await transport.close()
+            raise await diagnosed(error, transport.addresses, tls, within_s=env.limits.store_connect_s) from error
         except BaseException:
             await transport.close()
             raise
@@ -153,6 +156,9 @@ class EtcdStore:
 
     # -- reads -------------------------------------------------------------------------------------
 
+    def get_nowait(self, keys: Sequence[Key]) -> None:
+        del keys  # etcd alone knows the newest
+
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
         # One range a key, all but the first at the revision of the first. A transaction would need one round trip
         # less, but one that only reads can crash etcd 3.5.0-3.5.4 (etcd#14110).
@@ -199,6 +205,12 @@ class EtcdStore:
             bytes_each = max(1, found.ByteSize() // len(found.kvs))
             page = max(1, min(limits.store_page_objects_max, limits.store_page_bytes_max // bytes_each))
 
+    async def export(self) -> StoreExport:
+        """All of it at one revision, for a backup; read in pages, while the store serves on."""
+        revision = await self.revision()
+        pages = export_pages(self._range, self._layout, revision, self._env.limits.backup_rows_max)
+        return StoreExport("etcd", self.incarnation, revision, pages)
+
     async def revision(self) -> Revision:
         meta_entry, found = await self._read_record()
         return meta_entry.meta.kedge_revision(found.header.revision)
@@ -236,7 +248,7 @@ class EtcdStore:
     async def read_commits(self) -> tuple[int, int]:
         """The newest etcd revision, and how many commits there were by then."""
         _, found = await self._read_record()
-        return found.header.revision, _version(found)
+        return found.header.revision, commits_in(found)
 
     async def check_position(self, revision: Revision, commits: int) -> None:
         """Raise `HistoryGap` unless history after this revision still exists, and is the same history."""
@@ -244,9 +256,9 @@ class EtcdStore:
             meta_entry, record = await self._read_record(revision)
         except Compacted as error:
             raise HistoryGap(error.message) from error
-        if _version(record) != commits:
+        if commits_in(record) != commits:
             await self._restored_beneath(meta_entry, record.header)
-            raise HistoryGap(f"revision {revision} was commit {commits} and is now commit {_version(record)}")
+            raise HistoryGap(f"revision {revision} was commit {commits} and is now commit {commits_in(record)}")
 
     # -- history -----------------------------------------------------------------------------------
 
@@ -279,7 +291,7 @@ class EtcdStore:
         """
         self._check_open()
         response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
-        await self._restore(self._meta_entry, _cluster(response.header), since=response.header.revision + 1)
+        await self._restore(self._meta_entry, cluster_of(response.header), since=response.header.revision + 1)
 
     # -- the rest ----------------------------------------------------------------------------------
 
@@ -320,7 +332,7 @@ class EtcdStore:
             at = meta_entry.meta.kedge_revision(record.header.revision)
             _, found = await self._range(at, key=layout.objects, range_end=layout.objects_end, count_only=True)
             if meta_entry == self._meta_entry:  # else it was restored meanwhile
-                return FeedStart(meta_entry, record.header.revision, _version(record), found.count)
+                return FeedStart(meta_entry, record.header.revision, commits_in(record), found.count)
 
     # -- private: reading --------------------------------------------------------------------------
 
@@ -410,14 +422,14 @@ class EtcdStore:
             stream = await self._transport.watch(watch_request(self._layout, etcd_revision))
         except (NotSent, Unanswered) as error:
             raise Unavailable(f"etcd cannot be watched ({error}): try again") from error
-        chain = Chain(self._layout, meta_entry.meta, etcd_revision=etcd_revision, commits=_version(record))
+        chain = Chain(self._layout, meta_entry.meta, etcd_revision=etcd_revision, commits=commits_in(record))
         return CatchUp(self, stream, chain, kind=kind, namespace=namespace, batch_max=self._env.limits.watch_batch_max)
 
     # -- private: identity and restored backups ----------------------------------------------------
 
     def _is_foreign(self, header: Any, meta_entry: MetaEntry, seen: int) -> bool:
         """Whether a reply came from a restored backup: another cluster id, or an older revision than before."""
-        if _cluster(header) == meta_entry.meta.cluster and header.revision >= seen:
+        if cluster_of(header) == meta_entry.meta.cluster and header.revision >= seen:
             self.seen = max(self.seen, header.revision)
             return False
         return True
@@ -426,7 +438,7 @@ class EtcdStore:
         """Handle a reply of a restored backup: record it in the store, before any of its revisions is used."""
         since = header.revision + (0 if wrote else 1)
         try:
-            await self._restore(meta_entry, _cluster(header), since=since)
+            await self._restore(meta_entry, cluster_of(header), since=since)
         except OperatingError as error:
             if wrote:
                 raise OutcomeUnknown(f"the write was made in a backup that is being restored: {error}") from error
@@ -458,10 +470,12 @@ class EtcdStore:
             seen = self.seen
             response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
             known = meta_entry_in(response)
-            cluster = _cluster(response.header)
+            cluster = cluster_of(response.header)
             fell_back = known == self._meta_entry and response.header.revision < seen
             if known is None:
                 meta = Meta(self._env.new_uid(), cluster)
+            elif known.meta.restoring:
+                raise Misconfigured(f"a restore to {self._layout.start.decode()} is not finished: run it again first")
             elif known.meta.cluster != cluster or fell_back:
                 meta = known.meta.restored(self._env.new_uid(), cluster, since=response.header.revision + 1)
             else:
@@ -481,12 +495,3 @@ class EtcdStore:
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
-
-
-def _cluster(header: Any) -> str:
-    return f"{header.cluster_id:x}"
-
-
-def _version(record: Any) -> int:
-    """The number of commits, from a range of the commit record."""
-    return record.kvs[0].version if record.kvs else 0

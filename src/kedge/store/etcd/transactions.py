@@ -86,6 +86,14 @@ def plan_meta(layout: Layout, known: MetaEntry | None, meta: Meta) -> Any:
     )
 
 
+def plan_clear(layout: Layout, meta_entry: MetaEntry) -> Any:
+    """Delete every object, if the meta key is still at `meta_entry`."""
+    objects = m.DeleteRangeRequest(key=layout.objects, range_end=layout.objects_end)
+    return m.TxnRequest(
+        compare=[_at(layout.meta, meta_entry.written)], success=[m.RequestOp(request_delete_range=objects)]
+    )
+
+
 def plan_compaction_turn(layout: Layout, known: int) -> Any:
     """Take the turn to compact, if no server has taken it since `known`."""
     return m.TxnRequest(

@@ -17,8 +17,9 @@ import grpc
 
 from kedge.backoff import Backoff
 from kedge.env import Env
-from kedge.errors import BadRequest, OperatingError, OutcomeUnknown, TooLarge, Unavailable
+from kedge.errors import BadRequest, Misconfigured, OperatingError, OutcomeUnknown, TooLarge, Unavailable
 from kedge.store.etcd import messages as m
+from kedge.store.etcd.access import EtcdLogin, EtcdTls, parse_endpoints
 
 _OPTIONS = [
     ("grpc.enable_retries", 0),  # a hidden retry would hide an unknown outcome
@@ -31,7 +32,7 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 3_000),
 ]
 # A member without a leader fails the request at once, instead of at its timeout.
-_REQUIRE_LEADER = (("hasleader", "true"),)
+_REQUIRE_LEADER = ("hasleader", "true")
 _READY, _FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
 # Errors of etcd from before a proposal, or instead of applying it: nothing was written. "Database space exceeded" is
@@ -45,10 +46,16 @@ _REFUSALS: dict[str, type[OperatingError]] = {
     "etcdserver: too many operations in txn request": BadRequest,
     "etcdserver: duplicate key given in txn request": BadRequest,
     "etcdserver: too many requests": Unavailable,
-    "etcdserver: permission denied": Unavailable,
-    "etcdserver: user name is empty": Unavailable,
-    "etcdserver: invalid auth token": Unavailable,
 }
+# A token ends after a few minutes without use and when users change: with a new one the request may succeed.
+_TOKEN_REJECTED = (
+    "etcdserver: invalid auth token",
+    "etcdserver: revision of auth store is old",
+    "etcdserver: user name is empty",
+)
+_NOT_PERMITTED = "etcdserver: permission denied"
+_AUTH_FAILED = "etcdserver: authentication failed, invalid user ID or password"
+_AUTH_OFF = "etcdserver: authentication is not enabled"
 # The error of gRPC when there was no connection for the request.
 _NOT_SENT = "failed to connect to all addresses"
 
@@ -56,14 +63,8 @@ _NOT_SENT = "failed to connect to all addresses"
 _POLL_S = 0.01
 _DRAIN_S = 0.02
 _AHEAD_MAX = 8
-
-
-class EtcdTls(NamedTuple):
-    """PEM bytes. `certificate` and `key` only where etcd requires client certificates."""
-
-    ca: bytes
-    certificate: bytes | None = None
-    key: bytes | None = None
+_PROBE_S = 0.4
+"""A paused member accepts connections: after a failure, members that do not answer a probe by then are used last."""
 
 
 class NotSent(Exception):
@@ -72,6 +73,10 @@ class NotSent(Exception):
 
 class Unanswered(Exception):
     """The request may or may not have been carried out."""
+
+
+class TokenRejected(Exception):
+    """The request was not carried out: it needs a valid token."""
 
 
 class RevisionError(Exception):
@@ -84,6 +89,8 @@ class _EtcdMember:
     channel: grpc.aio.Channel
     avoid_until_s: float = 0.0
     """Set by a failure, so that the next requests try other members first."""
+    suspect: bool = False
+    """It has failed, and has answered nothing since: it is used last."""
 
 
 class Method(NamedTuple):
@@ -99,6 +106,7 @@ RANGE = Method("range", "/etcdserverpb.KV/Range", m.RangeRequest, m.RangeRespons
 TXN = Method("txn", "/etcdserverpb.KV/Txn", m.TxnRequest, m.TxnResponse)
 COMPACT = Method("compact", "/etcdserverpb.KV/Compact", m.CompactionRequest, m.CompactionResponse)
 STATUS = Method("status", "/etcdserverpb.Maintenance/Status", m.StatusRequest, m.StatusResponse)
+_AUTHENTICATE = Method("authenticate", "/etcdserverpb.Auth/Authenticate", m.AuthenticateRequest, m.AuthenticateResponse)
 _WATCH = Method("watch", "/etcdserverpb.Watch/Watch", m.WatchRequest, m.WatchResponse)
 
 
@@ -108,11 +116,22 @@ _BACKOFF = Backoff(0.02, 0.5)
 class EtcdTransport:
     """Channels to the members of one etcd cluster. Uses one member while it is healthy."""
 
-    def __init__(self, endpoints: Sequence[str], env: Env, *, tls: EtcdTls | None = None) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], env: Env, *, tls: EtcdTls | None = None, login: EtcdLogin | None = None
+    ) -> None:
+        addresses = parse_endpoints(endpoints, tls=tls is not None)
+        if tls is not None:
+            tls.check()
         _keep_grpc_alive()
         self._env = env
+        self._login = login
+        self._token: str | None = None
+        """None: there is none yet. Empty: etcd has authentication switched off."""
+        self._authenticating = asyncio.Lock()
+        self._troubled = False
+        """A member has failed since the last probe."""
         self._request_s = env.limits.store_request_s
-        self._members = [_EtcdMember(address, _channel(address, tls)) for address in map(_address, endpoints)]
+        self._members = [_EtcdMember(address, _channel(address, tls)) for address in addresses]
         env.random.shuffle(self._members)  # several API servers spread over the members
         self._calls: dict[tuple[str, str], Any] = {}
         self._streams: WeakSet[WatchStream] = WeakSet()
@@ -133,6 +152,7 @@ class EtcdTransport:
         """
         deadline_s = self._env.monotonic() + self._request_s
         trouble: Exception | None = None
+        await self._probe_after_failure()
         for member in self._by_preference():
             left_s = deadline_s - self._env.monotonic()
             if left_s <= 0:
@@ -175,10 +195,13 @@ class EtcdTransport:
         for member in self._by_preference():
             try:
                 await self._connected(member, self._request_s)
+                if self._token is None:
+                    await self._authenticate(member, None, self._request_s)
             except NotSent as error:
                 trouble = error
                 continue
-            stream = WatchStream(self._call(member, _WATCH)(metadata=_REQUIRE_LEADER), partial(self._avoid, member))
+            call = self._call(member, _WATCH)(metadata=self._metadata)
+            stream = WatchStream(call, partial(self._avoid, member), self._drop_token)
             self._streams.add(stream)  # until it is collected, so that `close` finds it
             await stream.begin(request)
             return stream
@@ -198,17 +221,72 @@ class EtcdTransport:
 
     def _by_preference(self) -> list[_EtcdMember]:
         now_s = self._env.monotonic()
-        return sorted(self._members, key=lambda member: max(0.0, member.avoid_until_s - now_s))
+        return sorted(self._members, key=lambda member: (member.suspect, max(0.0, member.avoid_until_s - now_s)))
 
     def _avoid(self, member: _EtcdMember) -> None:
         member.avoid_until_s = self._env.monotonic() + self._request_s
+        member.suspect = self._troubled = True
+
+    async def _probe_after_failure(self) -> None:
+        """Find the members that answer, once after each failure.
+
+        1. The leader is paused. 2. A commit that a healthy member passed on to it gets no answer. 3. That member is
+        avoided, and the next commit must not go to the paused one.
+        """
+        if not self._troubled or len(self._members) == 1:
+            return
+        probes = (self._attempt_once(each, STATUS, m.StatusRequest(), _PROBE_S) for each in self._members)
+        answers = await asyncio.gather(*probes, return_exceptions=True)
+        for member, answer in zip(self._members, answers, strict=True):
+            member.suspect = isinstance(answer, BaseException)
+        self._troubled = False
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (_REQUIRE_LEADER, ("token", self._token)) if self._token else (_REQUIRE_LEADER,)
+
+    def _drop_token(self) -> None:
+        self._token = None
+
+    async def _authenticate(self, member: _EtcdMember, rejected: str | None, timeout_s: float) -> None:
+        """Get a token, unless another task has got one since `rejected` was sent."""
+        async with self._authenticating:
+            if self._login is None or self._token != rejected:
+                return
+            request = m.AuthenticateRequest(name=self._login.user, password=self._login.password)
+            try:
+                response = await self._attempt_once(member, _AUTHENTICATE, request, timeout_s)
+            except Misconfigured as error:
+                if _AUTH_OFF not in str(error):
+                    raise
+                self._token = ""
+            else:
+                self._token = response.token
 
     async def _attempt(self, member: _EtcdMember, method: Method, request: Any, timeout_s: float) -> Any:
+        """Send to one member, a second time only if the first was rejected for its token."""
+        if self._token is None:
+            await self._authenticate(member, None, timeout_s)
+        token = self._token
+        try:
+            return await self._attempt_once(member, method, request, timeout_s)
+        except TokenRejected as error:
+            if self._login is None:
+                raise Misconfigured(
+                    f"etcd: credentials: {member.address} requires a user and password ({error}), nothing was written"
+                ) from error
+        await self._authenticate(member, token, timeout_s)
+        try:
+            return await self._attempt_once(member, method, request, timeout_s)
+        except TokenRejected as error:
+            raise NotSent(f"{member.address} rejects the token that it issued: {error}") from error
+
+    async def _attempt_once(self, member: _EtcdMember, method: Method, request: Any, timeout_s: float) -> Any:
         began_s, outcome = self._env.monotonic(), "cancelled"
         try:
             await self._connected(member, timeout_s)
             left_s = timeout_s - (self._env.monotonic() - began_s)
-            response = await self._call(member, method)(request, timeout=left_s, metadata=_REQUIRE_LEADER)
+            response = await self._call(member, method)(request, timeout=left_s, metadata=self._metadata)
             outcome = "ok"
         except grpc.aio.AioRpcError as error:
             mapped = outcome_of(error, member.address)
@@ -263,9 +341,10 @@ class WatchStream:
     A task reads a few responses ahead: on a busy event loop each read takes several iterations of the loop.
     """
 
-    def __init__(self, call: Any, avoid: Callable[[], None]) -> None:
+    def __init__(self, call: Any, avoid: Callable[[], None], drop_token: Callable[[], None]) -> None:
         self._call = call
         self._avoid = avoid
+        self._drop_token = drop_token
         self._ahead: asyncio.Queue[Any] = asyncio.Queue(_AHEAD_MAX)
         self._reader: asyncio.Task[None] | None = None
 
@@ -290,6 +369,8 @@ class WatchStream:
         if isinstance(response, Unanswered):
             self._ahead.put_nowait(response)  # further reads see the end too
             raise response
+        if response.canceled and any(each in response.cancel_reason for each in _TOKEN_REJECTED):
+            self._drop_token()  # the next watch gets a new one
         return response
 
     async def _read_ahead(self) -> None:
@@ -333,6 +414,12 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> Exception:
         return RevisionError(details)
     if details == _NO_LEADER or details.startswith(_NOT_SENT):
         return NotSent(f"{address}: {details}")
+    if details in _TOKEN_REJECTED:
+        return TokenRejected(details)
+    if details in (_AUTH_FAILED, _AUTH_OFF):
+        return Misconfigured(f"etcd: credentials: {address} rejects the user or the password ({details})")
+    if details == _NOT_PERMITTED:
+        return Misconfigured(f"etcd: credentials: the user may not read and write the prefix ({address}: {details})")
     if details in _REFUSALS:
         return _REFUSALS[details](f"etcd rejected the request, nothing was written: {details}")
     return Unanswered(f"{address}: {error.code().name} {details}")
@@ -342,11 +429,6 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> Exception:
 def _keep_grpc_alive() -> None:
     """Keep one channel open: gRPC stops its polling thread with the last, and a new one may then never be polled."""
     grpc.aio.init_grpc_aio()
-
-
-def _address(endpoint: str) -> str:
-    """`host:port`, from that or from a URL."""
-    return endpoint.partition("://")[2].rstrip("/") or endpoint
 
 
 def _channel(address: str, tls: EtcdTls | None) -> grpc.aio.Channel:

@@ -22,9 +22,14 @@ from kedge.store.contract import RESTORE_BUMP, Change, Entry
 APPLICATION_ID: Final = int.from_bytes(b"kedg")
 BACKUP_ID: Final = int.from_bytes(b"kedb")
 """Marks a backup, in the file's first bytes, until it is opened as a store."""
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
-MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {}
+
+def _add_callers(db: sqlite3.Connection) -> None:
+    db.execute("ALTER TABLE versions ADD COLUMN caller TEXT NOT NULL DEFAULT ''")
+
+
+MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {1: _add_callers}
 """Migrations, by the schema version that they start from. Each runs inside the caller's transaction."""
 
 _PAGE_BYTES: Final = 16_384
@@ -44,11 +49,12 @@ CREATE TABLE versions (
                                   -- negative: that version is gone, and this is the one that it had replaced
     operation TEXT NOT NULL,
     decision TEXT NOT NULL,
-    value BLOB                    -- NULL for a deletion
+    value BLOB,                   -- NULL for a deletion
+    caller TEXT NOT NULL DEFAULT '' -- last, where the migration of older files adds it
 );
 CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
-INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE_VERSION: Final = "DELETE FROM versions WHERE id BETWEEN ? AND ? AND name = ? AND namespace = ? AND kind = ?"
 INHERIT_PREVIOUS: Final = """
 UPDATE versions SET previous = (
@@ -60,12 +66,12 @@ UPDATE versions SET previous = (
 replaced. Otherwise that version would never be deleted, and would reappear after a delete."""
 SET_FACT: Final = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
-Row = tuple[int, str, str, str, int, int, str, str, bytes | None]
+Row = tuple[int, str, str, str, int, int, str, str, bytes | None, str]
 
 
 def row_of(change: Change, seq: int) -> Row:
     kind, namespace, name = change.key
-    operation, decision = change.origin
+    operation, decision, caller = change.origin
     entry, previous = change.entry, change.previous
     return (
         change.revision << SEQ_BITS | seq,
@@ -77,6 +83,7 @@ def row_of(change: Change, seq: int) -> Row:
         operation,
         decision,
         entry.value if entry is not None else None,
+        caller,
     )
 
 
@@ -144,7 +151,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _create(path: Path, incarnation: str) -> None:
     """Create a complete, empty store at `path` atomically, so that no process sees a partial file."""
-    for log in (_log_of(path), path.with_name(path.name + "-journal")):
+    for log in (log_of(path), path.with_name(path.name + "-journal")):
         if log.exists():
             # SQLite would apply the log of the old file to the new one.
             raise Terminal(f"{path} is missing but its log {log} is there: put it back, or move the log away")
@@ -155,7 +162,7 @@ def _create(path: Path, incarnation: str) -> None:
         pass  # another process created it first: open that one
 
 
-def _log_of(path: Path) -> Path:
+def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
@@ -183,18 +190,18 @@ def building(
                 db.execute("BEGIN")
                 db.executemany(INSERT_VERSION, rows)
                 db.execute("COMMIT")
-                _sync(draft)
+                sync_path(draft)
                 yield
         finally:
             db.close()
-        _sync(draft)
+        sync_path(draft)
         os.link(draft, path)  # fails if another process was first, where a rename would replace its store
-        _sync(path.parent)
+        sync_path(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -210,9 +217,9 @@ def _check_header(path: Path) -> None:
         raise Terminal(f"{path} is not a kedge store or a SQLite database: choose another path, or move it away")
     application_id = int.from_bytes(header[68:72])
     _check_identity(path, application_id, int.from_bytes(header[60:64]))
-    if application_id == BACKUP_ID and _log_of(path).exists():
+    if application_id == BACKUP_ID and log_of(path).exists():
         # A backup copied over a store that was not closed: SQLite would apply that store's log to it.
-        raise Terminal(f"{path} is a backup but {_log_of(path)} is the log of another store: move the log away")
+        raise Terminal(f"{path} is a backup but {log_of(path)} is the log of another store: move the log away")
 
 
 def _check_writable(path: Path) -> None:
@@ -309,7 +316,7 @@ def load(
     """Read the log once: publish the changes after `compacted`, and return the newest versions."""
     newest: dict[Key, Entry] = {}
     revision, changes = NO_REVISION, list[Change]()
-    for id_, kind, namespace, name, created, previous, operation, decision, value in db.execute(
+    for id_, kind, namespace, name, created, previous, operation, decision, value, caller in db.execute(
         "SELECT * FROM versions ORDER BY id"
     ):
         at = id_ >> SEQ_BITS
@@ -323,7 +330,7 @@ def load(
             key = before.key
             if before.modified != previous:
                 before = None  # the version between was `latest_only` and is deleted
-        origin = Origin(operation, decision) if operation or decision else NO_ORIGIN
+        origin = Origin(operation, decision, caller) if operation or decision or caller else NO_ORIGIN
         entry = Entry(key, value, created, at, origin) if value is not None else None
         if entry is not None:
             newest[key] = entry

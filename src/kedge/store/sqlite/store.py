@@ -25,6 +25,7 @@ from kedge.errors import (
     check,
 )
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.store.backup import StoreExport, sliced
 from kedge.store.contract import (
     Change,
     Check,
@@ -41,6 +42,9 @@ from kedge.store.sqlite import file
 from kedge.store.sqlite.alarms import Alarms
 from kedge.store.sqlite.sweep import Sweeper
 from kedge.store.versions import Versions
+
+_TURNS = 2
+"""Turns of the loop that a sync waits for other commits: a request is read in one turn and handled in the next."""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -135,10 +139,15 @@ class SqliteStore:
         if size > self._bytes_largest:
             self._bytes_largest = size
         if not self._flush_due:
-            # Not now: other commits of this iteration of the loop can still share the sync.
+            # Not now: other commits of this turn of the loop can still share the sync, and those of requests that are
+            # being read already.
             self._flush_due = True
-            loop.call_soon(self._flush_soon)
+            loop.call_soon(self._flush_later, _TURNS)
         return await answer
+
+    def _flush_later(self, turns: int) -> None:
+        """Flush in so many turns of the loop. They take microseconds where nothing else is to be done."""
+        asyncio.get_running_loop().call_soon(*((self._flush_later, turns - 1) if turns > 1 else (self._flush_soon,)))
 
     def _flush_soon(self) -> None:
         self._flush_due = False
@@ -308,6 +317,10 @@ class SqliteStore:
             await self._feed.wait_reached(at)
         return self._versions.get(keys, self._feed, at=at)
 
+    def get_nowait(self, keys: Sequence[Key]) -> Reading:
+        self._check_open()
+        return self._versions.get(keys, self._feed, at=NO_REVISION)
+
     async def list(
         self,
         kind: str,
@@ -349,6 +362,12 @@ class SqliteStore:
         self._feed.check_compactable(revision)
         self._feed.compact(revision)
         await self._sweeper.sweep()
+
+    async def export(self) -> StoreExport:
+        """All of it at one revision, for a backup. Versions are frozen, so references to them are a snapshot."""
+        self._check_open()
+        slices = sliced(tuple(self._versions), self._limits.backup_rows_max)
+        return StoreExport("sqlite", self.incarnation, self._feed.revision, slices)
 
     async def backup(self, path: str | Path) -> Revision:
         """Write a copy of everything at one revision to `path`, while the store serves on. Returns that revision.

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from kedge.api.kinds import KINDS, Registry
 from kedge.errors import NotFound, Terminal
 from kedge.keys import Origin
 from kedge.observe import Decision, DecisionLog, SkippedPart, read_decisions
-from kedge.observe.records import decode_decision, encode_decision
+from kedge.observe.records import Measured, decode_decision, encode_decision
 
 ROOT = Path(__file__).parents[3]
 
@@ -497,8 +498,23 @@ def test_a_segment_that_cannot_be_removed_does_not_stop_the_log(
     with monkeypatch.context() as broken:
         broken.setattr(Path, "unlink", fail)
         log.append(decision("d-2"))
+        log.flush()
     assert log.statistics().written == 2
     assert "cannot be removed" in log.statistics().last_error
+
+
+def test_a_body_that_is_not_json_costs_no_record(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, make_env())
+    endless: list[Any] = []
+    endless.append(endless)
+    bodies = [object(), endless, MappingProxyType({"spec": 1})]
+    log.append(decision("d-1", [call(intent={"spec": each}) for each in bodies]))
+    log.flush()
+    found, skipped = read_all(tmp_path)
+    assert not skipped
+    *unreadable, plain = (each.intent for each in found[0].calls)
+    assert all(each.startswith("not serializable: ") for each in unreadable)
+    assert plain == {"spec": {"spec": 1}}
 
 
 def test_only_a_record_that_cannot_be_encoded_is_lost(tmp_path: Path) -> None:
@@ -506,9 +522,9 @@ def test_only_a_record_that_cannot_be_encoded_is_lost(tmp_path: Path) -> None:
     seen = pod("a", 1)
     endless: list[Any] = []
     endless.append(endless)
-    for n, intent in enumerate([object(), 1 << 80, endless]):
-        log.append(decision(f"lost-{n}", [read(seen), call(intent={"spec": intent})]))
-    log.append(decision("good", [read(seen), call(intent={"spec": Decimal("0.5")})]))
+    for n, value in enumerate([object(), 1 << 80, endless]):
+        log.append(decision(f"lost-{n}", [read(seen), Measured("load", value)]))
+    log.append(decision("good", [read(seen), Measured("load", Decimal("0.5"))]))
     log.flush()
     found, skipped = read_all(tmp_path)
     assert not skipped

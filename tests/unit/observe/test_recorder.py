@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from sys import getrefcount
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.kit.records import BEGAN, WEB, Time, call, decision, make_env, pod, r
 from kedge.api.objects import Object
 from kedge.env import Env
 from kedge.keys import Key, Origin
-from kedge.observe import OTHER, DecisionLog, DecisionStep, FieldCount, Recorder, read_decisions
+from kedge.observe import OTHER, Decision, DecisionLog, DecisionStep, FieldCount, Recorder, read_decisions
 
 POD = Key("Pod", "default", "web-0")
 
@@ -183,11 +184,11 @@ def test_kept_records_are_bounded_and_release_their_pins() -> None:
     recorder = Recorder(make_env(decisions_kept_max=3))
     released: list[str] = []
 
-    def pin(name: str) -> Callable[[], list[Callable[[], None]]]:
-        return lambda: [lambda: released.append(f"{name} pods"), lambda: released.append(f"{name} nodes")]
+    def pin(kept: Decision) -> list[Callable[[], None]]:
+        return [lambda: released.append(f"{kept.id} pods"), lambda: released.append(f"{kept.id} nodes")]
 
     for n in range(5):
-        recorder.take(decision(f"d-{n}", kept="sample"), pin(f"d-{n}"))
+        recorder.take(decision(f"d-{n}", kept="sample"), pin)
     assert [each.id for each in recorder.decisions()] == ["d-4", "d-3", "d-2"]
     assert released == ["d-0 pods", "d-0 nodes", "d-1 pods", "d-1 nodes"]
     assert recorder.decision("d-1") is None
@@ -203,16 +204,36 @@ def test_kept_records_are_bounded_and_release_their_pins() -> None:
 def test_only_a_kept_record_pins() -> None:
     pinned: list[str] = []
 
-    def pin() -> list[Callable[[], None]]:
+    def pin(_: Decision) -> list[Callable[[], None]]:
         pinned.append("pods")
         return []
 
     recorder = Recorder(make_env())
     recorder.take(decision(), pin)
+    assert list(recorder.decisions()) == []
     assert pinned == []
     recorder.take(decision(result="failed"), pin)
-    assert pinned == ["pods"]
     assert [each.kept for each in recorder.decisions()] == ["failure: failed"]
+    assert pinned == ["pods"]
+
+
+def test_a_decision_belongs_to_the_windows_that_were_open_when_it_ended() -> None:
+    recorder = Recorder(make_env(decisions_sample_every=1 << 30))
+    recorder.take(decision("before"))
+    recorder.open_window("rollout", until_s=60.0)
+    recorder.take(decision("during"))
+    recorder.close_window("rollout")
+    recorder.take(decision("after"))
+    assert [(each.id, each.kept) for each in recorder.decisions()] == [("during", "window: rollout")]
+
+
+def test_a_flush_writes_the_records_that_wait_for_a_full_batch(tmp_path: Path) -> None:
+    env = make_env()
+    log = DecisionLog(tmp_path, env)
+    recorder = Recorder(env, log=log)
+    recorder.take(decision("d-1", kept="sample"))
+    log.flush()
+    assert [each.id for each in read_decisions(tmp_path)] == ["d-1"]
 
 
 def test_an_id_used_twice_is_found_until_the_later_record_is_dropped() -> None:
@@ -292,12 +313,28 @@ def test_metrics_are_up_to_date_when_they_are_scraped() -> None:
         assert metric(env, "kedge_decisions_writers") == looks
 
 
+def test_a_full_batch_is_counted_and_encoded_without_a_reader(tmp_path: Path) -> None:
+    env = make_env(decisions_batch_max=4)
+    log = DecisionLog(tmp_path, env)
+    recorder, found = Recorder(env, log=log), pod("a", 1)
+    holders = getrefcount(found)
+    for n in range(10):
+        recorder.take(decision(f"d-{n}", [read(found)]))
+    assert getrefcount(found) == holders + 2, "decisions that are only counted are released in batches"
+    for n in range(10):
+        log.append(decision(f"k-{n}"))
+    assert metric(env, "kedge_decisions_log_unencoded") == 2
+    log.flush()
+    assert metric(env, "kedge_decisions_log_unencoded") == 0
+    assert [each.id for each in read_decisions(tmp_path)] == [f"k-{n}" for n in range(10)]
+
+
 def test_with_records_off_nothing_is_kept_and_nothing_is_pinned() -> None:
     recorder = Recorder(make_env(), records=False)
     failed = decision(result="failed", steps=[read(), call(revision=7)])
     assert recorder.why_keep(failed) == ""
     failed.kept = "failure"
-    recorder.take(failed, lambda: pytest.fail("pinned for nothing"))
+    recorder.take(failed, lambda _: pytest.fail("pinned for nothing"))
     assert list(recorder.decisions()) == []
     assert list(recorder.counts()) == []
     assert recorder.writer_of(WEB, 7) is None

@@ -6,9 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.kit.records import BEGAN, call, decision, pod
 
+from kedge.api.codec import encode_object
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
 from kedge.kept import HEADER, encode_end, encode_section, read_bytes
 from kedge.keys import Key
 from kedge.observe.readers.recording import Recording, decode_recording
@@ -16,6 +20,7 @@ from kedge.observe.readers.timeline import timeline
 from kedge.observe.records import (
     CODEC_VERSION,
     AttemptChoice,
+    CacheMark,
     CommitRecord,
     OutsideEvent,
     ReceivedChange,
@@ -72,6 +77,103 @@ def test_retries_with_the_same_outcome_are_one_line() -> None:
     assert line.text == "default-scheduler: no node for Pod/default/web-0: 0/3 nodes: 3 cpu"
 
 
+def test_a_read_after_a_lost_reply_is_a_line_of_its_own() -> None:
+    """Both when the component reads, and when its client does so before it returns."""
+    found = pod("web-0", 7)
+    lost = call("bind", POD, outcome="OutcomeUnknown")
+    read = call("get", POD, outcome="read", revision=7, reply=(found,))
+    done = call("bind", POD, outcome="done", revision=7, reply=(found,))
+    confirmed = msgspec.structs.replace(done, took_s=2.0, unanswered_s=1.5)
+    for calls in ([lost, read], [confirmed]):
+        lines = timeline(Recording(decisions=[decision("d-1", calls, controller="default-scheduler", began=BEGAN)]))
+        assert [each.kind for each in lines] == ["unknown", "read"]
+        assert lines[1].text == "default-scheduler: Pod/default/web-0 after the lost reply: not bound, at revision 7"
+    assert lines[0].at == after(0.1 + 1.5)
+
+
+def test_a_read_without_a_lost_reply_has_no_line() -> None:
+    read = call("get", POD, outcome="read", revision=7, reply=(pod("web-0", 7),))
+    assert timeline(Recording(decisions=[decision("d-1", [read], began=BEGAN)])) == []
+
+
+def test_a_line_names_its_actor() -> None:
+    """The controller behind a version; without a decision, the user."""
+    written = pod("web-0", 5)
+    anonymous = Object(written.kind, written.key, written.value, revision=5, created=5)
+    for found, actor in ((written, "someone"), (anonymous, "user")):
+        (line,) = timeline(Recording(states=[StoreState(1, BEGAN, ())], commits=[CommitRecord(5, after(1), (found,))]))
+        assert line.actor == actor
+
+
+def test_a_write_without_an_answer_that_counts_as_failed_is_a_line_of_its_own() -> None:
+    lost = call("bind", POD, outcome="Unavailable")
+    (line,) = timeline(Recording(decisions=[decision("d-1", [lost], controller="default-scheduler", began=BEGAN)]))
+    assert (line.kind, line.actor) == ("failed", "default-scheduler")
+
+
+def test_a_change_that_only_a_list_brought_is_a_line_before_the_decision_that_read_it() -> None:
+    """A received log has no times: the first decision whose cache had the list has the time."""
+    missed = ReceivedChange("modified", POD, pod("web-0", 7), 7, missed=True)
+    entries = (
+        ReceivedEntry(4, "event", 6, (missed._replace(missed=False),)),
+        ReceivedEntry(5, "list", 8, (missed,)),
+    )
+    recording = Recording(
+        decisions=[
+            decision("d-1", began=after(1), marks=(CacheMark("Pod", 4, 6, 0.0),)),
+            decision("d-2", began=after(2), marks=(CacheMark("Pod", 5, 8, 0.0),)),
+            decision("d-3", began=after(3), marks=(CacheMark("Pod", 5, 8, 0.0),)),
+            decision("d-4", began=after(0), process="p-9", marks=(CacheMark("Pod", 9, 9, 0.0),)),
+        ],
+        received=[ReceivedPart("manager#1", ("p-1",), "Pod", 3, 5, (), entries)],
+    )
+    (line,) = timeline(recording)
+    assert (line.at, line.kind, line.revision, line.decision) == (after(2), "received", 8, "d-2")
+    assert "Pod/default/web-0 by a list at revision 8" in line.text
+
+
+def quota(revision: int, pods: str = "", hard: str = "4") -> Object:
+    body = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "risk", "namespace": "default"},
+        "spec": {"hard": {"pods": hard}},
+        **({"status": {"used": {"pods": pods}}} if pods else {}),
+    }
+    kind = KINDS.of_key_kind("ResourceQuota")
+    return Object(kind, Key("ResourceQuota", "default", "risk"), encode_object(body), revision=revision, created=1)
+
+
+def running(revision: int, phase: str) -> Object:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web-0", "namespace": "default"},
+        "spec": {"nodeName": "node-a"},
+        "status": {"phase": phase},
+    }
+    return Object(KINDS.of_key_kind("Pod"), POD, encode_object(body), revision=revision, created=1)
+
+
+def test_the_reserved_part_of_a_quota_is_a_line_after_the_pod_that_it_pays_for() -> None:
+    """Its actor is that of the pod: a quota changes in the commit of what it pays for."""
+    recording = Recording(
+        states=[StoreState(1, BEGAN, (quota(1), running(1, "Running")))],
+        commits=[
+            CommitRecord(2, after(1), (quota(2, "0"),)),
+            CommitRecord(3, after(2), (quota(3, "1"), running(3, "Failed"))),
+            CommitRecord(4, after(3), (quota(4, "1", hard="2"),)),
+        ],
+    )
+    lines = [(each.revision, each.actor, each.text, each.detail) for each in timeline(recording)]
+    assert lines == [
+        (2, "user", "ResourceQuota risk reserves pods=0 of 4", True),
+        (3, "node-a", "Pod web-0 ended: Failed", False),
+        (3, "node-a", "ResourceQuota risk reserves pods=1 of 4", False),
+        (4, "user", "ResourceQuota risk changed: pods=2", False),
+    ]
+
+
 def test_an_object_of_the_first_state_is_not_reported_as_created() -> None:
     recording = Recording(
         states=[StoreState(5, BEGAN, (pod("web-0", 5),))], commits=[CommitRecord(6, after(1), (pod("web-0", 6),))]
@@ -114,5 +216,5 @@ def test_a_record_of_another_codec_version_is_stated_and_the_others_are_read() -
     ]
     found = decode_recording(read_bytes(b"".join((HEADER, *made, encode_end(2))), Path("file")))
     assert len(found.outside) == 1
-    assert "codec version 2" in found.undecoded[0]
+    assert f"codec version {CODEC_VERSION + 1}" in found.undecoded[0]
     assert "use a matching kedge" in found.undecoded[0]

@@ -15,6 +15,7 @@ from kedge.kept import Gap, Section, read_kept
 from kedge.observe.records import (
     BadRecord,
     CommitRecord,
+    CoverageRecord,
     Decision,
     OutsideEvent,
     ReceivedPart,
@@ -32,6 +33,7 @@ class Recording:
     decisions: list[Decision] = field(default_factory=list)
     received: list[ReceivedPart] = field(default_factory=list)
     outside: list[OutsideEvent] = field(default_factory=list)
+    coverages: list[CoverageRecord] = field(default_factory=list)
     others: list[Section] = field(default_factory=list)
     """Sections of other layers."""
     gaps: list[Gap] = field(default_factory=list)
@@ -49,6 +51,8 @@ class Recording:
                 self.received.append(record)
             case OutsideEvent():
                 self.outside.append(record)
+            case CoverageRecord():
+                self.coverages.append(record)
 
 
 def read_recording(path: Path, kinds: Registry = KINDS) -> Recording:

@@ -7,7 +7,7 @@ levels deep: enough to see two controllers at one field, and bounded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,12 +59,13 @@ class ControllerCounts:
             self.reads.setdefault(read.cache, {})[read.verb] = 1
 
     def count_call(self, call: Call) -> None:
-        verb, key, intent = call.verb, call.key, call.intent
+        verb, key = call.verb, call.key
         kind = key[0] if key is not None else _kind_of(call)
         if verb in _FIELDS_OF_VERB:
             self._count_field(verb, kind, *_FIELDS_OF_VERB[verb])
             return
-        if type(intent) is not dict and not isinstance(intent, Mapping):
+        intent = call.intent
+        if type(intent) is not dict:
             for name, member in _fields_of(intent):
                 self._count_field(verb, kind, name, member)
             return
@@ -147,7 +148,8 @@ def _kind_of(call: Call) -> str:
     """The kind of a call without a key: from its reply, or from its body."""
     if call.reply:
         return call.reply[0].key.kind
-    return str(call.intent.get("kind", OTHER)) if isinstance(call.intent, Mapping) else OTHER
+    intent = call.intent
+    return str(intent.get("kind", OTHER)) if type(intent) is dict else OTHER
 
 
 def _fields_of(intent: Any) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from kedge.env import Env
 from kedge.errors import Terminal, check
 from kedge.kept import HEADER, encode_end
 from kedge.observe.recording.segments import segment_path, segments
-from kedge.observe.records import Decision, RecordEncoder, without_objects
+from kedge.observe.records import CoverageRecord, Decision, RecordEncoder, without_objects
 
 _log = logging.getLogger("kedge.observe")
 
@@ -74,6 +75,12 @@ class DecisionLog:
         self._sections = 0
         """Sections written to that segment: a complete segment ends with their number."""
         self._encoder = RecordEncoder()
+        self._sources: list[Callable[[], None]] = []
+        self._coverage: Callable[[], CoverageRecord] | None = None
+        self._covered = 0
+        """The number of decisions that the last record of the coverage had seen."""
+        self._unencoded: list[Decision] = []
+        """Records to encode. Many together cost less: the code is in the processor's caches from the second on."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_records = 0
@@ -87,10 +94,36 @@ class DecisionLog:
 
     # -- writing -----------------------------------------------------------------------------------
 
+    def add_source(self, append_all: Callable[[], None]) -> None:
+        """Before every flush, call a function that appends all records its owner still holds back."""
+        self._sources.append(append_all)
+
+    def cover_by(self, coverage: Callable[[], CoverageRecord]) -> None:
+        """With records, and at the end, write how many decisions there were: a reader states what it lacks."""
+        self._coverage = coverage
+
     def append(self, decision: Decision) -> None:
-        """Add a record to the next batch. Raises neither for the content of the record nor for the disk."""
-        limits = self._env.limits
+        """Add a record to the next batch. Raises neither for the content of the record nor for the disk.
+
+        The record must not change afterwards: it is encoded later, at a `flush` or with others.
+        """
         self._appended += 1
+        self._unencoded.append(decision)
+        if len(self._unencoded) >= self._env.limits.decisions_batch_max:
+            self._encode_all()
+
+    def _collect(self) -> None:
+        for append_all in self._sources:
+            append_all()
+        self._encode_all()
+
+    def _encode_all(self) -> None:
+        waiting, self._unencoded = self._unencoded, []
+        for decision in waiting:
+            self._encode(decision)
+
+    def _encode(self, decision: Decision) -> None:
+        limits = self._env.limits
         try:
             frames = self._encoder.decision(decision, bytes_max=limits.decision_log_record_bytes_max)
             if frames is None:
@@ -115,13 +148,29 @@ class DecisionLog:
         self._pending_bytes += sum(map(len, frames))
         self._pending_records += 1
         if self._size + self._pending_bytes >= limits.decision_log_segment_bytes_max:
-            self.flush()
+            self._write_pending()
             self._end_segment()
         elif self._pending_bytes >= limits.decision_log_pending_bytes_max:
-            self.flush()
+            self._write_pending()
 
     def flush(self) -> None:
         """Write pending records to the operating system at once. After it only a crash of the machine loses them."""
+        self._collect()
+        if self._pending:
+            self._write_coverage()
+        self._write_pending()
+
+    def _write_coverage(self) -> None:
+        if self._coverage is None:
+            return
+        found = self._coverage()
+        if found.seen != self._covered:
+            self._covered = found.seen
+            frames = self._encoder.coverage(found)
+            self._pending += frames
+            self._pending_bytes += sum(map(len, frames))
+
+    def _write_pending(self) -> None:
         if not self._pending:
             return
         batch, records, sections = b"".join(self._pending), self._pending_records, len(self._pending)
@@ -167,11 +216,14 @@ class DecisionLog:
 
     def close(self) -> None:
         """Write and sync pending records, and close the segment. A later record begins another."""
+        self._collect()
+        self._write_coverage()
         self.flush()
         self.sync()
         self._end_segment()
 
     def statistics(self) -> LogStatistics:
+        self._collect()
         return LogStatistics(
             appended=self._appended,
             written=self._written,
@@ -290,6 +342,7 @@ class DecisionLog:
             ("kedge_decisions_log_bytes", "Size of the decision log on disk", self._bytes),
             ("kedge_decisions_log_segment_bytes", "Size of the current segment", lambda: self._size),
             ("kedge_decisions_log_pending_bytes", "Bytes not yet written", lambda: self._pending_bytes),
+            ("kedge_decisions_log_unencoded", "Kept records not yet encoded", lambda: len(self._unencoded)),
         ):
             metrics.gauge(series, help_text).set_function(read)
 

@@ -10,15 +10,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from kedge.env import Env
 from kedge.keys import Key, Revision
 from kedge.observe.recording.aggregate import Aggregate, FieldCount
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.rules import WROTE, KeepReason, KeepRules, KeepSelector, Window
-from kedge.observe.records import CacheRead, Call, Decision
+from kedge.observe.records import CacheRead, Call, CoverageRecord, Decision
 
 Release = Callable[[], None]
+Pin = Callable[[Decision], Sequence[Release]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class RecorderStatistics:
     windows: int
 
 
-def _pin_nothing() -> Sequence[Release]:
+def _pin_nothing(_: Decision) -> Sequence[Release]:
     return ()
 
 
@@ -87,7 +89,12 @@ class Recorder:
         """The keys of `_writers`, oldest first: finding the oldest key of a dict is slow."""
         self._writers_max = env.limits.decision_writers_max
         self._aggregate = Aggregate(env.limits.decision_rows_max)
-        self._tables = self._aggregate.tables
+        self._ended: list[Decision] = []
+        """Decisions that are not counted yet, nor kept. Many together cost less: the code is in the processor's caches
+        from the second on. Every reader, and every flush of the log, calls `_process` first."""
+        self._pins: list[Pin] = []
+        """One for each of `_ended`."""
+        self._batch_max = env.limits.decisions_batch_max
         self._kept = dict.fromkeys((rule.value for rule in KeepReason), 0)
         self._since = env.now()
         self._seen = 0
@@ -95,43 +102,32 @@ class Recorder:
         self._writers_dropped = 0
         self.records = records
         """Whether the recorder records; False turns it off."""
+        if log is not None:
+            log.add_source(self._process)
+            log.cover_by(partial(self.coverage_record, env.new_uid()[:8]))
         self._show()
 
     # -- recording ---------------------------------------------------------------------------------
 
     def why_keep(self, decision: Decision) -> str:
         """The rule that keeps this decision, which has ended; empty if it is only counted."""
-        return self._keeper.why_keep(decision, decision.calls) if self.records else ""
+        return self._keeper.why_keep(decision) if self.records else ""
 
-    def take(self, decision: Decision, pin: Callable[[], Sequence[Release]] = _pin_nothing) -> None:
+    def take(self, decision: Decision, pin: Pin = _pin_nothing) -> None:
         """Count a decision that has ended, and keep it if `Decision.kept` is set already or a rule keeps it.
 
         `pin` is called for a kept decision: it pins the parts of the received logs that a recheck needs. The functions
-        that it returns are called when the record leaves memory. None of these may raise.
+        that it returns are called when the record leaves memory. None of these may raise. The decision must not change
+        afterwards.
         """
         if not self.records:
             return
         self._seen += 1
-        table = self._tables.get(decision.controller) or self._aggregate.table(decision.controller)
-        reads, calls = table.reads, None
-        for step in decision.steps:
-            if type(step) is CacheRead:
-                try:
-                    reads[step.cache][step.verb] += 1
-                except KeyError:
-                    table.count_new_read(step)
-            elif type(step) is Call:
-                table.count_call(step)
-                if step.revision and step.outcome in WROTE:
-                    self._index(step, decision.id)
-                if calls is None:
-                    calls = [step]
-                else:
-                    calls.append(step)
-        if not decision.kept:
-            decision.kept = self._keeper.why_keep(decision, calls or ())
-        if decision.kept:
-            self._keep(decision, pin())
+        self._ended.append(decision)
+        self._pins.append(pin)
+        # A window keeps what ends while it is open, so it must be looked at now.
+        if len(self._ended) >= self._batch_max or self._keeper.has_windows:
+            self._process()
 
     def open_window(self, name: str, *, until_s: float, tenants: Iterable[str] = (), keys: Iterable[Key] = ()) -> None:
         """Keep every decision about these tenants and keys, or every decision, until `env.monotonic()` is `until_s`.
@@ -140,6 +136,7 @@ class Recorder:
             BadRequest: it would be open for too long. Choose an earlier end, and open it again later.
             TooManyRequests: too many are open. Close one first.
         """
+        self._process()
         self._keeper.open_window(name, until_s=until_s, tenants=tenants, keys=keys)
 
     def close_window(self, name: str) -> bool:
@@ -148,6 +145,7 @@ class Recorder:
 
     def close(self) -> None:
         """Release every record and its pins. The counts stay."""
+        self._process()
         while self._held:
             self._drop_oldest()
 
@@ -155,12 +153,14 @@ class Recorder:
 
     def decision(self, decision_id: str) -> Decision | None:
         """A kept record that is still in memory."""
+        self._process()
         return self._by_id.get(decision_id)
 
     def decisions(
         self, *, controller: str = "", key: Key | None = None, since: datetime | None = None
     ) -> Iterator[Decision]:
         """Records in memory, newest first: of one controller, about one key, begun at `since` or later."""
+        self._process()
         for decision, _ in tuple(reversed(self._held)):
             if controller and decision.controller != controller:
                 continue
@@ -171,14 +171,17 @@ class Recorder:
 
     def writer_of(self, key: Key, revision: Revision) -> str | None:
         """The decision that wrote this version; None if another process wrote it, or it was too long ago."""
+        self._process()
         found = self._writers.get(revision)
         return found[1] if found is not None and found[0] == key else None
 
     def counts(self) -> Iterator[FieldCount]:
         """How often each controller read or wrote each field, since `Coverage.since`. Never sampled."""
+        self._process()
         return iter(self._aggregate)
 
     def coverage(self) -> Coverage:
+        self._process()
         return Coverage(
             since=self._since,
             until=self._env.now(),
@@ -191,7 +194,13 @@ class Recorder:
             windows=self._keeper.windows(),
         )
 
+    def coverage_record(self, process: str) -> CoverageRecord:
+        """The coverage up to now, for a log or a kept file. `process` names this recorder in it."""
+        found = self.coverage()
+        return CoverageRecord(process, found.since, found.until, found.seen, dict(found.kept), found.sample_every)
+
     def statistics(self) -> RecorderStatistics:
+        self._process()
         return RecorderStatistics(
             seen=self._seen,
             kept={rule: count for rule, count in self._kept.items() if count},
@@ -205,6 +214,30 @@ class Recorder:
         )
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _process(self) -> None:
+        """Count the decisions that have ended, and keep those that a rule keeps."""
+        if not self._ended:
+            return
+        ended, self._ended = self._ended, []
+        pins, self._pins = self._pins, []
+        for decision, pin in zip(ended, pins, strict=True):
+            table = self._aggregate.table(decision.controller)
+            reads = table.reads
+            for step in decision.steps:
+                if type(step) is CacheRead:
+                    try:
+                        reads[step.cache][step.verb] += 1
+                    except KeyError:
+                        table.count_new_read(step)
+                elif type(step) is Call:
+                    table.count_call(step)
+                    if step.revision and step.outcome in WROTE:
+                        self._index(step, decision.id)
+            if not decision.kept:
+                decision.kept = self._keeper.why_keep(decision)
+            if decision.kept:
+                self._keep(decision, pin(decision))
 
     def _index(self, call: Call, decision_id: str) -> None:
         key, revision, reply, writers = call.key, call.revision, call.reply, self._writers
@@ -253,6 +286,7 @@ class Recorder:
 
         def update() -> float:
             nonlocal seen_shown, dropped_shown, other_shown
+            self._process()
             seen.inc(self._seen - seen_shown)
             dropped.inc(self._dropped - dropped_shown)
             other.inc(self._aggregate.other - other_shown)

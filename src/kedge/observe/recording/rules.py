@@ -79,23 +79,19 @@ class KeepSelector:
         self._windows: dict[str, Window] = {}
         self._every = env.limits.decisions_sample_every
 
-    def why_keep(self, decision: Decision, calls: Iterable[Call]) -> str:
-        """The rule that keeps it, and after a colon the details; empty if it is only counted.
-
-        `calls` are those of its steps, which the recorder has collected already.
-        """
+    def why_keep(self, decision: Decision) -> str:
+        """The rule that keeps it, and after a colon the details; empty if it is only counted."""
         if decision.result in _FAILED:
             return f"failure: {decision.result}"
-        if calls:
-            benign, policy = self._benign, self._policy_kinds
-            about_policy = decision.key.kind in policy
-            for call in calls:
-                if call.outcome not in benign:
-                    return f"failure: {call.outcome}"
-                if call.key is not None and call.key.kind in policy and call.outcome in WROTE:
+        policy = self._policy_kinds
+        about_policy = decision.key[0] in policy
+        for step in decision.steps:
+            if type(step) is Call:
+                outcome, key = step.outcome, step.key
+                if outcome not in self._benign:
+                    return f"failure: {outcome}"
+                if key is not None and key[0] in policy and outcome in WROTE:
                     about_policy = True
-        else:
-            about_policy = decision.key.kind in self._policy_kinds
         if decision.attempt > 1:
             return _RETRY
         if self._windows and (window := self._covering(decision)):
@@ -107,6 +103,11 @@ class KeepSelector:
         if decision.tenant in self._tenants:
             return _TENANT
         return "" if crc32(decision.id.encode()) % self._every else _SAMPLE
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a window is open, or was not removed since it ended."""
+        return bool(self._windows)
 
     # -- windows -----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from kedge.api.kinds import KINDS, Registry
 from kedge.errors import NotFound
 from kedge.kept import BadKeptFile, Gap, read_bytes
-from kedge.observe.records import BadRecord, Decision, RecordReader
+from kedge.observe.records import BadRecord, CoverageRecord, Decision, RecordReader
 
 _log = logging.getLogger("kedge.observe")
 _NAME: Final = re.compile(r"decisions-(\d{10})\.log")
@@ -47,10 +47,29 @@ class SkippedPart(NamedTuple):
         return f"{self.segment.name}: {self.bytes} bytes at {self.at} were passed over: {self.why}"
 
 
+def log_folders(directory: Path) -> list[Path]:
+    """The directory itself, and each one directly below it: processes on one machine have a log each.
+
+    Raises:
+        NotFound: there is no such directory. Give that of a log.
+    """
+    try:
+        return [directory, *sorted(each for each in directory.iterdir() if each.is_dir())]
+    except OSError as error:
+        raise NotFound(f"no decision log can be read in {directory}: {error}; give the directory of one") from error
+
+
 def read_decisions(
     directory: Path, kinds: Registry = KINDS, *, report: Callable[[SkippedPart], None] | None = None
 ) -> Iterator[Decision]:
-    """Every decision in the log of `directory`, oldest first. Parts that cannot be read go to `report`, or are logged.
+    """Every decision in the log of `directory`, as `read_log` has them."""
+    return (each for each in read_log(directory, kinds, report=report) if isinstance(each, Decision))
+
+
+def read_log(
+    directory: Path, kinds: Registry = KINDS, *, report: Callable[[SkippedPart], None] | None = None
+) -> Iterator[Decision | CoverageRecord]:
+    """Every record in the log of `directory`, oldest first. Parts that cannot be read go to `report`, or are logged.
 
     It may be read while it is written: an unfinished section is passed over, and old segments may be removed.
 
@@ -73,17 +92,19 @@ def read_decisions(
             skip(SkippedPart(path, 0, 0, f"it cannot be read: {error}"))
             continue
         for each in _read_segment(data, path, kinds, is_newest=number == newest):
-            if isinstance(each, Decision):
-                yield each
-            else:
+            if isinstance(each, SkippedPart):
                 skip(each)
+            else:
+                yield each
 
 
 def _warn(skipped: SkippedPart) -> None:
     _log.log(logging.DEBUG if skipped.tail else logging.WARNING, "%s", skipped)
 
 
-def _read_segment(data: bytes, path: Path, kinds: Registry, *, is_newest: bool) -> Iterator[Decision | SkippedPart]:
+def _read_segment(
+    data: bytes, path: Path, kinds: Registry, *, is_newest: bool
+) -> Iterator[Decision | CoverageRecord | SkippedPart]:
     reader = RecordReader(kinds)
     try:
         for each in read_bytes(data, path):
@@ -96,7 +117,7 @@ def _read_segment(data: bytes, path: Path, kinds: Registry, *, is_newest: bool) 
             except BadRecord as error:
                 yield SkippedPart(path, each.at, len(each.body), str(error))
                 continue
-            if isinstance(found, Decision):
+            if isinstance(found, Decision | CoverageRecord):
                 yield found
     except BadKeptFile as error:
         yield SkippedPart(path, 0, len(data), str(error))

@@ -3,12 +3,14 @@
 from kedge.observe.records.attempt import (
     AssumedBind,
     AttemptChoice,
+    EmptyNodes,
     LocalState,
     NearestNode,
     NodeAccount,
     SchedulingAttempt,
     ScoredNode,
     UnreleasedClaim,
+    WakeCause,
 )
 from kedge.observe.records.codec import (
     CODEC_VERSION,
@@ -19,7 +21,6 @@ from kedge.observe.records.codec import (
     Version,
     decode_decision,
     encode_decision,
-    encode_plain,
     without_objects,
 )
 from kedge.observe.records.decision import (
@@ -32,9 +33,11 @@ from kedge.observe.records.decision import (
     DecisionStep,
     Measured,
     NotStarted,
+    encode_intent,
 )
 from kedge.observe.records.history import (
     CommitRecord,
+    CoverageRecord,
     OutsideEvent,
     ReceivedChange,
     ReceivedEntry,
@@ -53,8 +56,10 @@ __all__ = [
     "Call",
     "Clock",
     "CommitRecord",
+    "CoverageRecord",
     "Decision",
     "DecisionStep",
+    "EmptyNodes",
     "LocalState",
     "Measured",
     "NearestNode",
@@ -72,8 +77,9 @@ __all__ = [
     "StoreState",
     "UnreleasedClaim",
     "Version",
+    "WakeCause",
     "decode_decision",
     "encode_decision",
-    "encode_plain",
+    "encode_intent",
     "without_objects",
 ]

@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from kedge.keys import NO_REVISION, Revision
+from kedge.keys import NO_REVISION, Key, Revision
+
+
+class WakeCause(NamedTuple):
+    """The change that woke a pending pod: the object, its revision, and the controller or user that wrote it."""
+
+    key: Key
+    revision: Revision
+    writer: str
+    """Empty for a deletion, which leaves no version that could name it."""
 
 
 class AssumedBind(NamedTuple):
@@ -72,6 +81,17 @@ class AttemptChoice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     blocked_zones: tuple[str, ...]
 
 
+class EmptyNodes(NamedTuple):
+    """The same pod if no pod were on any node: whether it has to wait, or never fits."""
+
+    fits: int
+    """Nodes that would take it."""
+    counts: dict[str, int]
+    """The first blocker of the others."""
+    reasons: tuple[str, ...]
+    """The reason code of each of these blockers."""
+
+
 class NodeAccount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Every node by the first filter that failed it."""
 
@@ -82,6 +102,14 @@ class NodeAccount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How many nodes each blocker was the first to fail; the most first."""
     top: tuple[ScoredNode, ...]
     near_miss: NearestNode | None
+    reasons: tuple[str, ...] = ()
+    """The reason code of each blocker in `legend`; empty in records of before."""
+    empty: EmptyNodes | None = None
+    """None in records of before."""
+
+    def reason_of(self, blocker: str) -> str:
+        """The reason code of a blocker; empty if the record does not have it."""
+        return dict(zip(self.legend, self.reasons, strict=False)).get(blocker, "")
 
 
 class SchedulingAttempt(msgspec.Struct, kw_only=True, array_like=True, gc=False):
@@ -103,8 +131,10 @@ class SchedulingAttempt(msgspec.Struct, kw_only=True, array_like=True, gc=False)
     nominated_node: str = ""
     """The node on which pods are preempted for it."""
     victims: tuple[str, ...] = ()
-    helped_by: tuple[str, ...] = ()
+    unblocked_by: tuple[str, ...] = ()
     """The kinds of events that may make it schedulable."""
+    cause: WakeCause | None = None
+    """The change behind the wake-up; None if none is known, as after a pause or a bind of this scheduler."""
 
     @property
     def node(self) -> str:

@@ -6,7 +6,7 @@ file; `RecordReader` reads them in order. A record is never changed by encoding 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -19,9 +19,10 @@ from kedge.api.objects import Object
 from kedge.errors import KedgeError
 from kedge.kept import HEADER, Section, encode_end, encode_section, read_bytes
 from kedge.keys import Key, Origin, Revision
-from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep
+from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, encode_plain
 from kedge.observe.records.history import (
     CommitRecord,
+    CoverageRecord,
     OutsideEvent,
     ReceivedChange,
     ReceivedEntry,
@@ -35,10 +36,11 @@ STATE: Final = "state"
 COMMIT: Final = "commit"
 RECEIVED: Final = "received"
 OUTSIDE: Final = "outside"
-CODEC_VERSION: Final = 1
+COVERAGE: Final = "coverage"
+CODEC_VERSION: Final = 2
 """The version of all sections above. Fields may be added at the end of a record without a new one."""
 
-Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent
+Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent | CoverageRecord
 
 
 class BadRecord(KedgeError):
@@ -65,13 +67,6 @@ class Version(NamedTuple):
 
 
 # -- writing ---------------------------------------------------------------------------------------
-
-
-def encode_plain(value: Any) -> Any:
-    """For msgspec: an intent may hold mappings that are not dicts."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"a record cannot hold a {type(value).__name__}")
 
 
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=encode_plain)
@@ -132,6 +127,9 @@ class RecordEncoder:
 
     def outside(self, event: OutsideEvent) -> list[bytes]:
         return self._record(OUTSIDE, lambda: event)
+
+    def coverage(self, coverage: CoverageRecord) -> list[bytes]:
+        return self._record(COVERAGE, lambda: coverage)
 
     def _entries(self, entries: Iterable[ReceivedEntry]) -> list[Any]:
         return [
@@ -212,6 +210,7 @@ _state: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int]])
 _commit: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int], tuple[Key, ...]])
 _received: Final = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], str, int, Revision, list[int], list[_WireEntry]])
 _outside: Final = msgspec.msgpack.Decoder(OutsideEvent)
+_coverage: Final = msgspec.msgpack.Decoder(CoverageRecord)
 
 
 class RecordReader:
@@ -287,6 +286,9 @@ class RecordReader:
     def _read_outside(self, body: bytes) -> OutsideEvent:
         return _outside.decode(body)
 
+    def _read_coverage(self, body: bytes) -> CoverageRecord:
+        return _coverage.decode(body)
+
     def _all(self, numbers: Iterable[int]) -> tuple[Object, ...]:
         return tuple(map(self._find, numbers))
 
@@ -307,6 +309,7 @@ _READERS: Final[dict[str, Callable[[RecordReader, bytes], Record | None]]] = {
     COMMIT: RecordReader._read_commit,
     RECEIVED: RecordReader._read_received,
     OUTSIDE: RecordReader._read_outside,
+    COVERAGE: RecordReader._read_coverage,
 }
 
 

@@ -6,8 +6,9 @@ the version that was read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
     Objects = tuple[Object, ...]
 else:
     Objects = tuple[Any, ...]  # in bytes, the numbers of their versions: `codec` replaces them
+
+
+def encode_plain(value: Any) -> Any:
+    """For msgspec: a body or a measured value may hold mappings that are not dicts."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+_encode_json: Final = msgspec.json.Encoder(enc_hook=encode_plain).encode
+_decode_json: Final = msgspec.json.Decoder().decode
 
 
 class CacheMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -54,8 +66,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     verb: str
     key: Key | None
     """None where the server generates the name."""
-    intent: Any
-    """A body, a patch, or options."""
+    intent_json: bytes
+    """A body, a patch, or options, as `encode_intent` made it: smaller than the objects it is read into."""
     check: str
     """The precondition of the request."""
     operation: str
@@ -70,7 +82,22 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     """The error as a `Status`."""
     reply: Objects = ()
     marks: tuple[CacheMark, ...] = ()
-    """The caches when the reply came. They may have moved since the decision began."""
+    """The caches when the reply came, if one of them had moved since the decision began; else empty."""
+    unanswered_s: float = 0.0
+    """How long it had no answer, if the reply was lost and a read or a repeat by the client found the write; else 0."""
+
+    @property
+    def intent(self) -> Any:
+        """The body as plain data. Each access decodes it."""
+        return _decode_json(self.intent_json)
+
+
+def encode_intent(body: Any) -> bytes:
+    """A copy of a request's body for `Call.intent_json`: its sender may change the body afterwards."""
+    try:
+        return _encode_json(body)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        return _encode_json(f"not serializable: {error}")
 
 
 class Clock(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="now"):
@@ -152,6 +179,8 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The part that only a scheduling attempt has."""
     objects_dropped: int = 0
     """Objects it read that are missing here: with them the record was too large for the log."""
+    fenced: bool = True
+    """Whether the server checks fences. False on Kubernetes: there a former leader's late write is not refused."""
 
     @property
     def calls(self) -> list[Call]:

@@ -68,6 +68,20 @@ class ReceivedPart(NamedTuple):
     entries: tuple[ReceivedEntry, ...]
 
 
+class CoverageRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many decisions of one process ended, and how many of them were kept, up to a moment."""
+
+    process: str
+    """The run of the recorder. A later record of the same run replaces an earlier one."""
+    since: datetime
+    until: datetime
+    seen: int
+    kept: dict[str, int]
+    """By rule."""
+    sample_every: int
+    """One in so many of the decisions that no other rule keeps is kept."""
+
+
 class OutsideEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An event that no component caused: a person's step, a fault, a change of admission policies."""
 

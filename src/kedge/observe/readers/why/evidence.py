@@ -1,0 +1,149 @@
+"""The evidence of an answer: the newest known version of each object, the kept decisions, and the gaps in both.
+
+A live cluster and a kept recording give the same evidence, so every answer is the same function of it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from kedge.api.objects import Object
+from kedge.api.wellknown import NODE_KIND
+from kedge.keys import NO_REVISION, Key, Origin, Revision
+from kedge.observe.readers.coverage import coverage_text
+from kedge.observe.readers.recording import Recording
+from kedge.observe.records import CacheMark, CoverageRecord, Decision
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWrite:
+    """A version that was written, as far as records show it."""
+
+    key: Key
+    revision: Revision
+    at: datetime
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvidence:
+    """Objects and decisions at one moment."""
+
+    objects: Mapping[Key, Object]
+    decisions: Sequence[Decision]
+    """Oldest first."""
+    now: datetime
+    writes: Mapping[Key, Sequence[RecordedWrite]] = field(default_factory=dict)
+    """By key, in order of revision."""
+    missing: tuple[str, ...] = ()
+    """Each gap, as a sentence."""
+    coverages: Sequence[CoverageRecord] = ()
+    nodes_at: Callable[[Revision], Sequence[str]] | None = None
+    """The names of the nodes at a revision, where a history has them; else the nodes of now are used."""
+
+    def of_kind(self, kind: str) -> list[Object]:
+        return [each for key, each in sorted(self.objects.items()) if key.kind == kind]
+
+    def owned(self, kind: str, uids: set[str]) -> list[Object]:
+        """Objects of `kind` that one of these objects controls."""
+        return [
+            each
+            for each in self.of_kind(kind)
+            if any(owner.controller and owner.uid in uids for owner in each.metadata.owner_references)
+        ]
+
+    def about(self, key: Key, uid: str = "") -> list[Decision]:
+        """Decisions about one incarnation of an object, oldest first."""
+        return [each for each in self.decisions if each.key == key and (not uid or each.uid in ("", uid))]
+
+    def of_generation(self, key: Key, generation: int) -> ClusterEvidence:
+        """The same without decisions about other generations of `key`."""
+        kept = [each for each in self.decisions if each.key != key or each.generation == generation]
+        return replace(self, decisions=kept)
+
+    def newer_than(self, mark: CacheMark, at: datetime) -> RecordedWrite | None:
+        """The newest write of the cache's kind that the cache did not have at `at`, though it was committed."""
+        kind = mark.cache.partition("[")[0]
+        found = [
+            each
+            for key, writes in self.writes.items()
+            if key.kind == kind
+            for each in writes
+            if each.revision > mark.revision and each.at <= at
+        ]
+        return max(found, key=lambda each: each.revision, default=None)
+
+    def changed_since(self, mark: CacheMark) -> Object | None:
+        """The newest object of the cache's kind with a version that the cache did not have."""
+        found = [each for each in self.of_kind(mark.cache.partition("[")[0]) if each.revision > mark.revision]
+        return max(found, key=lambda each: each.revision, default=None)
+
+    def coverage(self) -> str:
+        """The window of the decisions, and how many they are."""
+        return coverage_text(self.decisions, self.coverages)
+
+
+def writes_of(decisions: Iterable[Decision]) -> dict[Key, list[RecordedWrite]]:
+    """Every write that a kept decision made, by key."""
+    found: dict[Key, list[RecordedWrite]] = {}
+    for decision in decisions:
+        for call in decision.calls:
+            if call.outcome == "done" and call.reply and call.revision != NO_REVISION:
+                at = decision.began + timedelta(seconds=call.began_s + call.took_s)
+                key = call.reply[0].key
+                found.setdefault(key, []).append(RecordedWrite(key, call.revision, at, call.reply[0].origin))
+    for writes in found.values():
+        writes.sort(key=lambda each: each.revision)
+    return found
+
+
+def recorded_writes(recording: Recording) -> Mapping[Key, Sequence[RecordedWrite]]:
+    """Every write with its time: of all commits, where a recording has them; else of its decisions alone."""
+    if not recording.states:
+        return writes_of(recording.decisions)
+    found: dict[Key, list[RecordedWrite]] = {}
+    for commit in recording.commits:
+        for each in commit.written:
+            write = RecordedWrite(each.key, commit.revision, commit.at, each.origin)
+            found.setdefault(each.key, []).append(write)
+    return found
+
+
+def evidence_of(recording: Recording, *, revision: Revision | None = None) -> ClusterEvidence:
+    """The evidence at the end of a recording, or when the store was at `revision`."""
+    commits = [each for each in recording.commits if revision is None or each.revision <= revision]
+    objects: dict[Key, Object] = {}
+    times = [*(each.at for each in recording.states), *(each.at for each in commits)]
+    at = max(times, default=datetime.min.replace(tzinfo=UTC))
+    for state in recording.states:
+        objects.update((each.key, each) for each in state.objects)
+    for commit in commits:
+        objects.update((each.key, each) for each in commit.written)
+        for key in commit.deleted:
+            objects.pop(key, None)
+    kept = [each for each in recording.decisions if revision is None or each.began <= at]
+    missing = [f"a part of the file cannot be read: {gap.why}" for gap in recording.gaps if gap.bytes]
+    return ClusterEvidence(
+        objects,
+        sorted(kept, key=lambda each: each.began),
+        at,
+        recorded_writes(Recording(states=recording.states, commits=commits, decisions=kept)),
+        (*missing, *recording.undecoded),
+        recording.coverages,
+        partial(_nodes_at, recording),
+    )
+
+
+def _nodes_at(recording: Recording, revision: Revision) -> Sequence[str]:
+    """The names of the nodes when the store was at `revision`, in order."""
+    names: set[str] = set()
+    for state in recording.states:
+        names.update(each.key.name for each in state.objects if each.key.kind == NODE_KIND)
+    for commit in recording.commits:
+        if commit.revision <= revision:
+            names.update(each.key.name for each in commit.written if each.key.kind == NODE_KIND)
+            names.difference_update(key.name for key in commit.deleted if key.kind == NODE_KIND)
+    return sorted(names)

@@ -1,0 +1,236 @@
+"""Why a pod is where it is, or nowhere: its stage, the last attempt to place it, and what that attempt knew. Pure.
+
+The objects give the state, the decision records give the reasons. A record that was counted and not kept is reported
+as missing; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from kedge.api.objects import Object
+from kedge.api.views import ContainerStatus, PodView
+from kedge.keys import Key
+from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
+from kedge.observe.readers.why.conditions import condition_lines, coverage_lines, hold_lines
+from kedge.observe.readers.why.evidence import ClusterEvidence
+from kedge.observe.readers.why.inputs import input_lines, stale_input
+from kedge.observe.readers.why.placement import (
+    choice_lines,
+    held_back,
+    node_lines,
+    people_have_to_act,
+    preemptions,
+    reasons_text,
+)
+from kedge.observe.records import Decision, SchedulingAttempt
+
+_BROKEN: Final = frozenset({"CrashLoopBackOff", "RunContainerError", "StartError", "Error"})
+
+
+def why_pod(pod: Object, evidence: ClusterEvidence) -> Answer:
+    """Why a pod is where it is, or nowhere."""
+    answer = explain_pod(pod, evidence)
+    return replace(answer, evidence=(*answer.evidence, *coverage_lines(evidence)))
+
+
+def explain_pod(pod: Object, evidence: ClusterEvidence) -> Answer:
+    """The same as a part of another answer, which states the coverage."""
+    view = pod.as_view(PodView)
+    attempts = [each for each in evidence.about(pod.key, view.uid) if each.scheduling is not None]
+    last = attempts[-1] if attempts else None
+    preempted = preemptions(str(pod.key), evidence.decisions)
+    if view.spec.node_name:
+        sentence, tier = _placed(view, preempted)
+    else:
+        sentence, tier = _pending(pod, view, last, evidence)
+    lines = [
+        EvidenceLine("tier", tier.value),
+        EvidenceLine("stage", _stage_line(view, attempts, evidence.now)),
+        *_decision_lines(view, attempts, evidence),
+        *_gang_lines(pod, evidence),
+        *_preempted_lines(preempted),
+        *([] if last is None or view.spec.node_name else input_lines(last, evidence)),
+        *condition_lines(pod),
+        *hold_lines(pod, evidence.now),
+        *_wake_lines(view, last),
+    ]
+    return Answer(str(pod.key), sentence, tier, tuple(lines))
+
+
+def why_gone(key: Key, evidence: ClusterEvidence) -> Answer | None:
+    """The answer about a pod that was preempted and is gone; None if no record shows that."""
+    preempted = preemptions(str(key), evidence.decisions)
+    if not preempted:
+        return None
+    by = preempted[-1]
+    attempt = by.scheduling
+    node = "" if attempt is None else attempt.nominated_node
+    sentence = f"{key.name} is gone: {by.key} preempted it on {node} at {by.began:%H:%M:%S}"
+    lines = [EvidenceLine("tier", Tier.FINE.value), *_preempted_lines(preempted), *coverage_lines(evidence)]
+    return Answer(str(key), sentence, Tier.FINE, tuple(lines))
+
+
+def stage_of(pod: Object) -> str:
+    """The stage that a pod has reached: `queued`, `bound`, `starting`, `ready`, `ending` or its last phase."""
+    view = pod.as_view(PodView)
+    if view.terminating:
+        return "ending"
+    if not view.spec.node_name:
+        return "queued"
+    if is_ready(pod):
+        return "ready"
+    if view.finished:
+        return view.status.phase.lower()
+    return "starting" if view.status.container_statuses or view.status.init_container_statuses else "bound"
+
+
+def is_ready(pod: Object) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in pod.as_view(PodView).status.conditions)
+
+
+# -- the sentence --------------------------------------------------------------------------------------
+
+
+def _placed(view: PodView, preempted: Sequence[Decision]) -> tuple[str, Tier]:
+    node, waiting = view.spec.node_name, _waiting(view)
+    if preempted and view.terminating:
+        return f"{view.name} is ending on {node}: {preempted[-1].key} preempted it", Tier.WAITING
+    if waiting is not None and waiting.state.waiting is not None:
+        state = waiting.state.waiting
+        detail = f" ({state.message})" if state.message else ""
+        tier = Tier.BROKEN if state.reason in _BROKEN else Tier.MISCONFIGURED
+        sentence = f"{view.name} is on {node} and does not run: container {waiting.name}: {state.reason}{detail}"
+        return sentence, Tier.WAITING if state.reason in ("ContainerCreating", "PodInitializing") else tier
+    restarts = sum(each.restart_count for each in view.status.container_statuses)
+    again = f"; it was restarted {'once' if restarts == 1 else f'{restarts} times'}" if restarts else ""
+    phase = view.status.phase.lower() or "starting"
+    if phase == "failed":
+        why = view.status.message or view.status.reason
+        return f"{view.name} has failed on {node}{f': {why}' if why else ''}{again}", Tier.BROKEN
+    ready = any(each.type == "Ready" and each.status == "True" for each in view.status.conditions)
+    return f"{view.name} is {phase} on {node}{again}", Tier.FINE if ready or view.finished else Tier.WAITING
+
+
+def _pending(pod: Object, view: PodView, last: Decision | None, evidence: ClusterEvidence) -> tuple[str, Tier]:
+    if view.spec.scheduling_gates:
+        gates = ", ".join(each.name for each in view.spec.scheduling_gates)
+        return f"{view.name} is pending: its scheduling gates are closed: {gates}", Tier.WAITING
+    held = held_back(pod, evidence)
+    if held is not None and held.member != view.name:
+        return f"{view.name} is pending: {held.member} holds gang {held.gang} back: {held.reasons}", Tier.WAITING
+    attempt = None if last is None else last.scheduling
+    if last is None or attempt is None or attempt.choice is None:
+        return _unattempted(view), Tier.WAITING
+    if attempt.choice.node is not None:
+        outcome = last.error or last.reason or "the outcome of its bind is not visible yet"
+        return f"{view.name} is pending: {attempt.choice.node} was chosen, and then: {outcome}", Tier.WAITING
+    return _unplaceable(view, last, attempt, evidence)
+
+
+def _unattempted(view: PodView) -> str:
+    """Without a record the scheduler's condition, if it wrote one, has the reason."""
+    condition = next((each for each in view.status.conditions if each.type == "PodScheduled" and each.message), None)
+    if condition is not None and condition.status == "False":
+        return f"{view.name} is pending: {condition.message}"
+    return f"{view.name} waits for its first attempt to be scheduled"
+
+
+def _unplaceable(
+    view: PodView, last: Decision, attempt: SchedulingAttempt, evidence: ClusterEvidence
+) -> tuple[str, Tier]:
+    account, choice = attempt.account, attempt.choice
+    assert choice is not None
+    if not choice.nodes:
+        return f"{view.name} is pending: there are no nodes", Tier.WAITING
+    # The scheduler's message has the decisive blocker first.
+    reasons = last.reason.partition(" nodes: ")[2] or reasons_text(account)
+    sentence = f"{view.name} is pending: none of {choice.nodes} nodes fits: {reasons}"
+    if account is None:
+        return sentence, Tier.WAITING
+    for reason in dict.fromkeys(map(account.reason_of, account.counts)):
+        stale = stale_input(last, reason, evidence)
+        if stale is not None:
+            advice = "wait for the scheduler to catch up before adding capacity or rolling back"
+            return f"{sentence}; {stale}; {advice}", Tier.WAITING
+    if people_have_to_act(account):
+        return f"{sentence}; no node can take it until the pod or the nodes change", Tier.MISCONFIGURED
+    return sentence, Tier.WAITING
+
+
+# -- the evidence --------------------------------------------------------------------------------------
+
+
+def _stage_line(view: PodView, attempts: Sequence[Decision], now: datetime) -> str:
+    if view.terminating:
+        return "ending"
+    created = view.metadata.creation_timestamp
+    age = f", created {_seconds(now, created)} before" if created is not None else ""
+    if view.spec.node_name:
+        return f"bound to {view.spec.node_name}, {view.status.phase.lower() or 'starting'}{age}"
+    tried = ", no attempt was kept"
+    if attempts:
+        tried = ", 1 attempt" if attempts[-1].attempt == 1 else f", {attempts[-1].attempt} attempts"
+    return f"queued{tried}{age}"
+
+
+def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
+    if not attempts:
+        if view.spec.node_name:
+            yield EvidenceLine("decision", "the record of its placement was counted and not kept")
+        return
+    last = attempts[-1]
+    attempt = last.scheduling
+    assert attempt is not None
+    yield EvidenceLine(
+        "decision",
+        f"{last.id} of {last.controller} at {last.began:%H:%M:%S}, attempt {last.attempt},"
+        f" after {last.waited_s:.1f} s in the queue",
+    )
+    if attempt.choice is not None and attempt.choice.policy:
+        canary = ", as a canary" if attempt.choice.canary else ""
+        yield EvidenceLine("policy", f"{attempt.choice.policy} version {attempt.choice.policy_version}{canary}")
+    yield from choice_lines(attempt)
+    yield from node_lines(last, evidence)
+    if attempt.nominated_node:
+        victims = ", ".join(attempt.victims)
+        yield EvidenceLine("nominated", f"{attempt.nominated_node}, where it preempts {victims}")
+    for call in last.calls:
+        if call.error is not None:
+            yield EvidenceLine("refused", str(call.error.get("message", call.outcome)))
+
+
+def _gang_lines(pod: Object, evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
+    held = held_back(pod, evidence)
+    if held is not None:
+        yield EvidenceLine("gang", f"{held.gang}: {held.member} holds {held.others} other members back: {held.reasons}")
+
+
+def _preempted_lines(preempted: Sequence[Decision]) -> Iterator[EvidenceLine]:
+    for decision in preempted:
+        yield EvidenceLine("preempted", f"by {decision.key} at {decision.began:%H:%M:%S}, decision {decision.id}")
+
+
+def _wake_lines(view: PodView, last: Decision | None) -> Iterator[EvidenceLine]:
+    if view.spec.node_name or last is None or last.scheduling is None:
+        return
+    for what, writer in last.wakes:
+        cause = last.scheduling.cause
+        about = "" if cause is None else f": {cause.key} at revision {cause.revision}"
+        yield EvidenceLine("woken by", f"{what}{about}{f', by {writer}' if writer else ''}")
+    if last.scheduling.unblocked_by:
+        yield EvidenceLine("tried again on", ", ".join(last.scheduling.unblocked_by))
+
+
+def _waiting(view: PodView) -> ContainerStatus | None:
+    for each in (*view.status.init_container_statuses, *view.status.container_statuses):
+        if each.state.waiting is not None and each.state.waiting.reason:
+            return each
+    return None
+
+
+def _seconds(now: datetime, then: datetime) -> str:
+    return f"{max(0.0, (now - then).total_seconds()):.0f} s"

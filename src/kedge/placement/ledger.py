@@ -35,10 +35,12 @@ ANY_ADDRESS = "0.0.0.0"
 
 
 class ClaimState(StrEnum):
-    """Whether an entry is a reservation or a bound pod."""
+    """Whether an entry is a reservation, a bound pod, or a pod that waits for its node to admit it."""
 
     RESERVED = "Reserved"
     BOUND = "Bound"
+    UNADMITTED = "Unadmitted"
+    """The pod was created with the node's name. Nothing was proved, and nothing is started until it is admitted."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +53,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[HostPort, ...] = ()
     zone: str = ""
     """The node's zone when the claim was made. The tenant's quota of that zone is charged until release."""
+    granted: Units | None = None
+    """The part of `requests` that the node was proved to have room for; None if it is all of them. The rest is a resize
+    that the node has not allocated: it counts against binds, and nothing uses it."""
+
+    @property
+    def proved(self) -> Units:
+        return self.requests if self.granted is None else self.granted
 
 
 class Claimed(Protocol):
@@ -108,4 +117,5 @@ def claim_of(entry: AllocationEntry) -> Claim:
         requests=to_units(entry.requests),
         ports=tuple(HostPort(p.protocol, p.host_ip, p.host_port) for p in entry.ports),
         zone=entry.zone,
+        granted=to_units(entry.granted) if entry.granted is not None else None,
     )

@@ -17,7 +17,7 @@ from kedge.api.views import NodeView, PodSpec, PodView, Taint, Toleration
 from kedge.api.wellknown import UNSCHEDULABLE_TAINT
 from kedge.placement.ledger import ANY_ADDRESS, Claimed, HostPort
 from kedge.placement.reasons import Misfit, Reason
-from kedge.placement.resources import Units, fits, node_allocatable, pod_requests, shortages
+from kedge.placement.resources import Units, fits, node_allocatable, shortages, spec_requests
 
 SUSPECT = "Suspect"
 """The node condition that stops new placement: evidence of a failure, not proof."""
@@ -57,6 +57,14 @@ def taints_are_tolerated(pod: PodView, node: NodeView, _ledger: Claimed) -> Misf
         if taint.effect in _FORBIDDING and not _tolerated(taint, pod.spec.tolerations):
             value = f"={taint.value}" if taint.value else ""
             return Misfit(Reason.TAINT, f"node {node.name} has the taint {taint.key}{value}:{taint.effect}")
+    return None
+
+
+def execution_is_tolerated(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
+    """As `taints_are_tolerated`, for the taints that also remove running pods."""
+    for taint in node.spec.taints:
+        if taint.effect == "NoExecute" and not _tolerated(taint, pod.spec.tolerations):
+            return Misfit(Reason.TAINT, f"node {node.name} has the taint {taint.key}:NoExecute")
     return None
 
 
@@ -127,13 +135,13 @@ _asks: dict[int, tuple[PodSpec, PodDemand]] = {}
 
 
 def demand_of(pod: PodView) -> PodDemand:
-    """`pod_requests` and `host_ports`, computed once for pods that share a spec."""
+    """`spec_requests` and `host_ports`, computed once for pods that share a spec."""
     spec = pod.spec
     known = _asks.get(id(spec))
     if known is None:
         if len(_asks) >= _ASKS_MAX:
             _asks.clear()
-        known = _asks[id(spec)] = (spec, PodDemand(pod_requests(pod), host_ports(pod)))
+        known = _asks[id(spec)] = (spec, PodDemand(spec_requests(spec), host_ports(pod)))
     return known[1]
 
 

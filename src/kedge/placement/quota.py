@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kedge.api.kinds import Kind
-from kedge.api.views import PodView, ResourceQuotaView, ZoneQuotaView
+from kedge.api.pod_resources import is_set_for_pods
+from kedge.api.views import PodView, ResourceQuotaView, ScopedSelectorRequirement, ZoneQuotaView
 from kedge.api.wellknown import CONFIG_MAP_KIND, RESOURCE_QUOTA_KIND, SECRET_KIND, SERVICE_KIND
-from kedge.placement.resources import PODS, Units, pod_limits, pod_requests, subtract, to_units
+from kedge.placement.resources import CPU, MEMORY, PODS, Units, pod_limits, quota_requests, subtract, to_units
 
 _LEGACY_COUNTS = {
     CONFIG_MAP_KIND: "configmaps",
@@ -32,7 +33,7 @@ def object_cost(kind: Kind, pod: PodView | None) -> dict[str, int]:
     if kind.key_kind in _LEGACY_COUNTS:
         cost[_LEGACY_COUNTS[kind.key_kind]] = 1
     if pod is not None and not pod.finished:
-        for resource, amount in pod_requests(pod).items():
+        for resource, amount in quota_requests(pod).items():
             if resource == PODS:
                 cost[PODS] = amount
                 continue
@@ -46,21 +47,71 @@ def object_cost(kind: Kind, pod: PodView | None) -> dict[str, int]:
 
 def in_scope(quota: ResourceQuotaView, pod: PodView | None) -> bool:
     """Whether the quota's scopes cover the object. Scopes apply to pods, so a scoped quota counts nothing else."""
-    scopes = quota.spec.scopes
-    if not scopes:
+    spec = quota.spec
+    wanted = spec.scope_selector.match_expressions if spec.scope_selector is not None else ()
+    if not spec.scopes and not wanted:
         return True
     if pod is None:
         return False
-    best_effort = not any(c.resources.requests or c.resources.limits for c in pod.spec.containers)
-    terminating = pod.spec.active_deadline_seconds is not None
-    answers = {
-        "Terminating": terminating,
-        "NotTerminating": not terminating,
-        "BestEffort": best_effort,
-        "NotBestEffort": not best_effort,
-        "PriorityClass": bool(pod.spec.priority_class_name),
-    }
-    return all(answers.get(scope, False) for scope in scopes)
+    return all(_scope_covers(scope, pod) for scope in spec.scopes) and all(
+        _meets(requirement, pod) for requirement in wanted
+    )
+
+
+def _meets(requirement: ScopedSelectorRequirement, pod: PodView) -> bool:
+    """One requirement of a scope selector. Only a priority class has values; other scopes exist or do not."""
+    name, operator = pod.spec.priority_class_name, requirement.operator
+    if requirement.scope_name == "PriorityClass" and operator in ("In", "NotIn"):
+        return (name in requirement.values) == (operator == "In")
+    return _scope_covers(requirement.scope_name, pod) != (operator == "DoesNotExist")
+
+
+def _scope_covers(scope: str, pod: PodView) -> bool:
+    match scope:
+        case "Terminating":
+            return pod.spec.active_deadline_seconds is not None
+        case "NotTerminating":
+            return pod.spec.active_deadline_seconds is None
+        case "BestEffort":
+            return is_best_effort(pod)
+        case "NotBestEffort":
+            return not is_best_effort(pod)
+        case "PriorityClass":
+            return bool(pod.spec.priority_class_name)
+        case "CrossNamespacePodAffinity":
+            return _looks_into_other_namespaces(pod)
+        case _:
+            return False
+
+
+def _looks_into_other_namespaces(pod: PodView) -> bool:
+    """Whether a term about other pods names namespaces, even its own one."""
+    affinity = pod.spec.affinity
+    sides = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
+    terms = [
+        term
+        for side in sides
+        if side is not None
+        for term in (
+            *side.required_during_scheduling_ignored_during_execution,
+            *(each.pod_affinity_term for each in side.preferred_during_scheduling_ignored_during_execution),
+        )
+    ]
+    return any(term.namespaces or term.namespace_selector is not None for term in terms)
+
+
+def is_best_effort(pod: PodView) -> bool:
+    """Whether the pod requests and limits neither CPU nor memory; resources of the pod replace its containers'."""
+    spec = pod.spec
+    own = spec.resources
+    every = [own] if any(map(is_set_for_pods, (*own.requests, *own.limits))) else []
+    every = every or [each.resources for each in (*spec.containers, *spec.init_containers)]
+    return not any(
+        amounts.get(resource)
+        for each in every
+        for amounts in (each.requests, each.limits)
+        for resource in (CPU, MEMORY)
+    )
 
 
 def tracked(amounts: Units, hard: Iterable[str]) -> dict[str, int]:

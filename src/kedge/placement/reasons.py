@@ -5,6 +5,7 @@ A refusal of the service, a filter of the scheduler, a condition and a metric al
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -48,6 +49,71 @@ class Reason(StrEnum):
     GANG_INCOMPLETE = "GangIncomplete"
     GANG_ABORTED = "GangAborted"
     GANG_GONE = "GangGone"
+
+
+ROOM_REASONS = frozenset(
+    {
+        Reason.NODE_CORDONED,
+        Reason.NODE_SUSPECT,
+        Reason.PORT,
+        Reason.RESOURCE,
+        Reason.ZONE_QUOTA,
+        Reason.REFUSED_LATELY,
+    }
+)
+"""Reasons about the state of a node or a quota, which time or an operator may change.
+
+The others are rules of the pod, of other pods or of a policy.
+"""
+BLOCKER_LABELS = {
+    Reason.NODE_TERMINATING: "being deleted",
+    Reason.NODE_CORDONED: "cordoned",
+    Reason.NODE_SUSPECT: "suspect",
+    Reason.NODE_NAME: "node name",
+    Reason.NODE_SELECTOR: "node selector",
+    Reason.NODE_AFFINITY: "node affinity",
+    Reason.TAINT: "taint",
+    Reason.PORT: "host port",
+    Reason.TOPOLOGY_SPREAD: "topology spread",
+    Reason.POD_AFFINITY: "pod affinity",
+    Reason.POD_ANTI_AFFINITY: "pod anti-affinity",
+    Reason.ANTI_AFFINITY_OF_OTHERS: "anti-affinity of other pods",
+    Reason.POLICY: "policy",
+    Reason.REFUSED_LATELY: "refused lately",
+    Reason.ZONE_QUOTA: "zone quota",
+}
+"""The labels of filters in the scheduler's messages, such as "0/3 nodes: 2 taint, 1 cpu". A resource has no label."""
+_MESSAGE = re.compile(r"\d+/\d+ nodes: \d+ (?P<blocker>[^,]+)")
+_LONGEST_FIRST = sorted(BLOCKER_LABELS.items(), key=lambda item: -len(item[1]))
+
+
+def refusal_reason(message: str) -> str:
+    """The code of the first blocker in the scheduler's message about a pod: the decisive one, or that of most nodes.
+
+    A resource is named: `InsufficientCpu`. Empty for a message of another form.
+    """
+    if message.startswith("gang "):
+        return "Gang"
+    if message.endswith("nodes: there are none"):
+        return "NoNodes"
+    found = _MESSAGE.match(message)
+    if found is None:
+        return ""
+    blocker = found["blocker"]
+    for reason, label in _LONGEST_FIRST:
+        if blocker == label or blocker.startswith(f"{label} "):
+            return reason
+    words = re.split(r"[^a-zA-Z0-9]+", blocker.rpartition("/")[2])
+    return "Insufficient" + "".join(word[:1].upper() + word[1:] for word in words)
+
+
+QUOTA_EXCEEDED = "QuotaExceeded"
+"""No pod may be created: a ResourceQuota has no room for it."""
+
+
+def creation_blocker(error: str, message: str) -> str:
+    """The code of what keeps a pod from being created, from the error's name and message."""
+    return QUOTA_EXCEEDED if "exceeded quota: " in message else error
 
 
 class Misfit(NamedTuple):

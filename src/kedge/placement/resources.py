@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from kedge.api.pod_resources import Nanos, set_for_pod, total_of_containers
 from kedge.api.quantity import Quantity, units
-from kedge.api.views import Container, NodeView, PodView, ResourceList
+from kedge.api.views import NodeView, PodSpec, PodView, ResourceList
+from kedge.placement.resize import (
+    PodParts,
+    allocated_parts,
+    applied_parts,
+    counted_limits,
+    counted_requests,
+    parts_of_spec,
+    reports_resources,
+)
 
 Units = Mapping[str, int]
 """Resource name to amount: `cpu` in thousandths, everything else in its own unit."""
@@ -22,21 +32,55 @@ def to_units(quantities: Mapping[str, Quantity]) -> Units:
 
 
 def pod_requests(pod: PodView) -> dict[str, int]:
-    """The pod's requests on its node, itself included as one of `pods`."""
-    total = dict(_pod_total(pod, "requests"))
-    if pod.spec.overhead:
-        total = add(total, to_units(pod.spec.overhead))
+    """The pod's requests on its node, itself included as one of `pods`, by `resize.counted_requests`."""
+    if not reports_resources(pod.status):
+        return spec_requests(pod.spec)
+    return total_requests(pod.spec, counted_requests(pod))
+
+
+def spec_requests(spec: PodSpec) -> dict[str, int]:
+    """The requests in a pod's spec: those of a pod that no node has allocated anything to."""
+    if len(spec.containers) == 1 and not (spec.init_containers or spec.overhead or spec.resources.requests):
+        total = dict(to_units(spec.containers[0].resources.requests))  # the common case, in every bind
+        total[PODS] = 1
+        return total
+    return total_requests(spec, parts_of_spec(spec, "requests"))
+
+
+def total_requests(spec: PodSpec, parts: PodParts) -> dict[str, int]:
+    """The sum of a pod's parts with its overhead, itself included as one of `pods`."""
+    exact = _exact(parts)
+    for resource, amount in spec.overhead.items():
+        exact[resource] = exact.get(resource, 0) + amount.nano
+    total = _rounded(exact)
     total[PODS] = 1
     return total
 
 
+def quota_requests(pod: PodView) -> dict[str, int]:
+    """As `pod_requests`, but resources of the pod itself are those of its spec: a quota reads no others."""
+    if not (reports_resources(pod.status) and pod.spec.resources.requests):
+        return pod_requests(pod)
+    return total_requests(pod.spec, counted_requests(pod)._replace(of_pod=pod.spec.resources.requests))
+
+
+def held_requests(pod: PodView) -> dict[str, int] | None:
+    """The requests that the pod's node says it has allocated or applied, whichever is more; None if it says nothing."""
+    if not reports_resources(pod.status):
+        return None
+    allocated = total_requests(pod.spec, allocated_parts(pod))
+    for resource, amount in total_requests(pod.spec, applied_parts(pod)).items():
+        allocated[resource] = max(amount, allocated.get(resource, 0))
+    return allocated
+
+
 def pod_limits(pod: PodView) -> dict[str, int]:
-    """The pod's limits, for the resources that it limits."""
-    total = dict(_pod_total(pod, "limits"))
-    for resource, amount in to_units(pod.spec.overhead).items():
-        if resource in total:
-            total[resource] += amount
-    return total
+    """The pod's limits, for the resources that it limits, as a quota counts them."""
+    exact = _exact(counted_limits(pod)._replace(of_pod=pod.spec.resources.limits))
+    for resource, amount in pod.spec.overhead.items():
+        if exact.get(resource):
+            exact[resource] += amount.nano
+    return _rounded(exact)
 
 
 def node_allocatable(node: NodeView) -> Units:
@@ -80,38 +124,16 @@ def shortages(requested: Units, used: Units, available: Units) -> list[str]:
     )
 
 
-def _pod_total(pod: PodView, which: str) -> Units:
-    """Containers run together; init containers run one after another before them, except sidecars, which stay."""
-    containers = pod.spec.containers
-    if len(containers) == 1 and not pod.spec.init_containers:
-        return to_units(getattr(containers[0].resources, which))  # the common case, in every bind
-    total = _sum(containers, which)
-    if not pod.spec.init_containers:
-        return total
-    sidecars: dict[str, int] = {}
-    highest: dict[str, int] = {}
-    for container in pod.spec.init_containers:
-        own = to_units(getattr(container.resources, which))
-        if container.restart_policy == "Always":
-            total = add(total, own)
-            sidecars = add(sidecars, own)
-            running = sidecars
-        else:
-            running = add(sidecars, own)
-        highest = _maximum(highest, running)
-    return _maximum(total, highest)
+def exact_total(spec: PodSpec, which: str) -> Nanos:
+    return _exact(parts_of_spec(spec, which))
 
 
-def _sum(containers: Iterable[Container], which: str) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for container in containers:
-        for resource, quantity in getattr(container.resources, which).items():
-            total[resource] = total.get(resource, 0) + units(resource, quantity)
+def _exact(parts: PodParts) -> Nanos:
+    total = total_of_containers(parts.containers, zip(parts.init_containers, parts.sidecars, strict=True))
+    set_for_pod(total, parts.of_pod)
     return total
 
 
-def _maximum(one: Units, other: Units) -> dict[str, int]:
-    highest = dict(one)
-    for resource, amount in other.items():
-        highest[resource] = max(highest.get(resource, 0), amount)
-    return highest
+def _rounded(exact: Nanos) -> dict[str, int]:
+    """Rounded up once for the pod: containers may request fractions of a unit."""
+    return {resource: units(resource, Quantity(nano)) for resource, nano in exact.items()}

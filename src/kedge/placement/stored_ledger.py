@@ -36,6 +36,8 @@ class _LedgerBody(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_LedgerBody)
+_UNADMITTED = b'"state":"%b"' % ClaimState.UNADMITTED.encode()
+"""In the text of a claim these bytes stand nowhere else: a quote inside a string is escaped."""
 
 
 class StoredLedger:
@@ -98,6 +100,14 @@ class StoredLedger:
             return None
         return claim_of(decoder_of(AllocationEntry).decode(text[len(encode_json(uid)) + 1 :]))
 
+    def unadmitted(self) -> list[str]:
+        """The uids of the pods that wait for the node to admit them."""
+        return [uid for uid, text in self._texts.items() if _UNADMITTED in text]
+
+    def has_proved(self) -> bool:
+        """Whether any claim is a bound pod's or a reservation's."""
+        return any(_UNADMITTED not in text for text in self._texts.values())
+
     def claims(self) -> Iterator[tuple[str, Claim]]:
         """Every claim with its pod's uid. It decodes them all: do not use it in a bind."""
         for uid in self._texts:
@@ -128,9 +138,11 @@ class StoredLedger:
         return StoredLedger(self._envelope, self.node_uid, allocated, texts)
 
     def handed_to(self, node_uid: str) -> StoredLedger:
-        """The empty ledger of the node's next incarnation."""
+        """The ledger of the node's next incarnation: it takes over the claims that wait for a node of its name."""
         head = self._envelope[: -len(_envelope(b"", self.node_uid))]
-        return StoredLedger(_envelope(head, node_uid), node_uid, {}, {})
+        waiting = self.unadmitted()
+        kept = add(*(claim.requests for uid in waiting if (claim := self.claim(uid)) is not None))
+        return StoredLedger(_envelope(head, node_uid), node_uid, kept, {uid: self._texts[uid] for uid in waiting})
 
 
 def _envelope(head: bytes, node_uid: str) -> bytes:
@@ -147,6 +159,8 @@ def _allocated(amounts: tuple[tuple[str, int], ...]) -> bytes:
 def _text(uid: str, claim: Claim) -> bytes:
     """A claim as encoded in `status.entries`."""
     rest = _rest(claim.namespace, claim.state, tuple(claim.requests.items()), claim.ports, claim.zone)
+    if claim.granted is not None:  # rare, so it is not part of the cached text
+        rest = b'"granted":%b,%b' % (encode_json(_quantities(claim.granted)), rest)
     return b'%b:{"name":%b,%b' % (encode_json(uid), encode_json(claim.name), rest)
 
 

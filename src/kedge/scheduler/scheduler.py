@@ -89,7 +89,9 @@ class Scheduler:
             name=name,
             on_policy=lambda policy: self._write_policy_status([policy]),
         )
-        self._attempts = AttemptRecords(env, self.cluster_state, recorder, scheduler=name, process=process)
+        self._attempts = AttemptRecords(
+            env, self.cluster_state, recorder, scheduler=name, process=process, fenced=client.fenced
+        )
         self._event_recorder = EventRecorder(client, env, component=name, current=self._pending_pod)
         self._policy_status = PolicyStatusWriter(client, env, scheduler=name)
         self._binder = Binder(

@@ -11,11 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.api.quantity import parse_quantity
-from kedge.api.views import NodeAllocationView, NodeView, PodView, Taint, Toleration, decode_as
+from kedge.api.views import (
+    NodeAllocationView,
+    NodeView,
+    PodView,
+    ResourceQuotaView,
+    Taint,
+    Toleration,
+    decode_as,
+)
 from kedge.api.views.base import ResourceList
 from kedge.placement import predicates
 from kedge.placement.ledger import ANY_ADDRESS, Claim, ClaimState, HostPort, Ledger, ledger_of
 from kedge.placement.predicates import PREDICATES, demand_of, first_misfit, host_ports, tolerates
+from kedge.placement.quota import in_scope, is_best_effort
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import add, pod_limits, pod_requests, shortages, subtract
 from kedge.placement.stored_ledger import StoredLedger
@@ -140,7 +149,13 @@ def test_a_stored_ledger_encodes_the_plain_ledger(steps: list[tuple[str, Claim |
         assert (page.allocated, dict(page.claims()), page.ports()) == (ledger.allocated, ledger.claims, ledger.ports())
         assert [each in page for each in ("a", "c")] == [each in ledger.claims for each in ("a", "c")]
     if handed:
-        assert ledger_of(decode_as(NodeAllocationView, page.handed_to("v").value)) == Ledger("n", "v")
+        waiting = Ledger("n", "v")
+        for uid, claim in ledger.claims.items():
+            if claim.state is ClaimState.UNADMITTED:  # its pod names the node, whatever its incarnation
+                waiting = waiting.charge(uid, claim)
+        taken = ledger_of(decode_as(NodeAllocationView, page.handed_to("v").value))
+        assert (taken.node, taken.node_uid, taken.claims) == ("n", "v", waiting.claims)
+        assert {r: n for r, n in taken.allocated.items() if n} == {r: n for r, n in waiting.allocated.items() if n}
     assert decode_as(NodeAllocationView, page.value).labels == {"a": "b"}
 
 
@@ -149,7 +164,11 @@ UIDS = st.text(max_size=6) | st.sampled_from(
 )
 
 
-@given(st.lists(UIDS, min_size=2, max_size=4), CLAIMS, st.booleans())
+@given(
+    st.lists(UIDS, min_size=2, max_size=4),
+    CLAIMS.filter(lambda claim: claim.state is not ClaimState.UNADMITTED),
+    st.booleans(),
+)
 def test_a_ledger_handed_to_a_new_incarnation_equals_a_blank_one(
     owners: list[str], claim: Claim, restarted: bool
 ) -> None:
@@ -305,3 +324,76 @@ def test_the_first_misfit_is_the_first_in_the_published_order() -> None:
     first = first_misfit(pod, node, EMPTY)
     assert first is not None
     assert first.reason is Reason.NODE_CORDONED
+
+
+def test_fractions_of_a_unit_are_rounded_up_once_for_the_pod() -> None:
+    tenth = {"name": "c", "resources": {"requests": {"memory": "100m", "cpu": "100u"}}}
+    pod = pod_view(containers=[tenth] * 10, initContainers=[{**tenth, "restartPolicy": "Always"}])
+    assert pod_requests(pod) == {"memory": 2, "cpu": 2, "pods": 1}
+
+
+def test_resources_of_the_pod_replace_those_of_its_containers() -> None:
+    pod = pod_view(
+        containers=[container({"cpu": 1, "gpu": 1}, limits={"cpu": 9, "gpu": 1})] * 2,
+        resources={"requests": {"cpu": "3", "memory": "5"}, "limits": {"cpu": "4"}},
+        overhead={"cpu": "1"},
+    )
+    assert pod_requests(pod) == {"cpu": 4000, "memory": 5, "gpu": 2, "pods": 1}
+    assert pod_limits(pod) == {"cpu": 5000, "gpu": 2}
+
+
+@pytest.mark.parametrize(
+    ("spec", "best_effort"),
+    [
+        ({}, True),
+        ({"containers": [container({"cpu": 0, "gpu": 1})]}, True),
+        ({"containers": [container({}, limits={"memory": 1})]}, False),
+        ({"initContainers": [container({"cpu": 1})]}, False),
+        ({"resources": {"requests": {"cpu": "1"}}}, False),
+        ({"containers": [container({"cpu": 1})], "resources": {"requests": {"cpu": "0"}}}, True),
+    ],
+)
+def test_a_best_effort_pod_requests_and_limits_neither_cpu_nor_memory(spec: dict[str, Any], best_effort: bool) -> None:
+    assert is_best_effort(pod_view(**spec)) is best_effort
+
+
+NAMED = {"priorityClassName": "high"}
+DEADLINE = {"activeDeadlineSeconds": 60}
+
+
+def affinity_to(**term: Any) -> dict[str, Any]:
+    required = [{"topologyKey": "zone", "labelSelector": {}, **term}]
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+@pytest.mark.parametrize(
+    ("scope", "operator", "values", "spec", "covered"),
+    [
+        ("PriorityClass", "In", ["high", "low"], NAMED, True),
+        ("PriorityClass", "In", ["low"], NAMED, False),
+        ("PriorityClass", "In", ["low"], {}, False),
+        ("PriorityClass", "NotIn", ["low"], NAMED, True),
+        ("PriorityClass", "NotIn", ["high"], NAMED, False),
+        ("PriorityClass", "NotIn", ["high"], {}, True),
+        ("PriorityClass", "Exists", [], NAMED, True),
+        ("PriorityClass", "Exists", [], {}, False),
+        ("PriorityClass", "DoesNotExist", [], {}, True),
+        ("PriorityClass", "DoesNotExist", [], NAMED, False),
+        ("Terminating", "Exists", [], DEADLINE, True),
+        ("NotTerminating", "Exists", [], DEADLINE, False),
+        ("BestEffort", "Exists", [], {}, True),
+        ("NotBestEffort", "Exists", [], {}, False),
+        ("CrossNamespacePodAffinity", "Exists", [], {}, False),
+        ("CrossNamespacePodAffinity", "Exists", [], affinity_to(), False),
+        ("CrossNamespacePodAffinity", "Exists", [], affinity_to(namespaces=["other"]), True),
+        ("CrossNamespacePodAffinity", "Exists", [], affinity_to(namespaceSelector={}), True),
+    ],
+)
+def test_a_scope_selector_covers_pods_as_in_kubernetes(
+    scope: str, operator: str, values: list[str], spec: dict[str, Any], covered: bool
+) -> None:
+    requirement = {"scopeName": scope, "operator": operator, "values": values}
+    selected = {"spec": {"scopeSelector": {"matchExpressions": [requirement]}}}
+    quota = decode_as(ResourceQuotaView, msgspec.json.encode(selected))
+    assert in_scope(quota, pod_view(**spec)) is covered
+    assert not in_scope(quota, None)

@@ -199,8 +199,8 @@ def shown(cluster_state: ClusterState) -> dict[str, Any]:
 def check(harness: SchedulerHarness) -> None:
     cluster_state = harness.scheduler.cluster_state
     held = {name: {each.key: each for each in cache.list().value} for name, cache in cluster_state.caches.items()}
-    anew = cluster_state_of(held, harness.env, scheduler="default-scheduler", local=cluster_state.local_state(0))
-    kept, built = shown(cluster_state), shown(anew)
+    rebuilt = cluster_state_of(held, harness.env, scheduler="default-scheduler", local=cluster_state.local_state(0))
+    kept, built = shown(cluster_state), shown(rebuilt)
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
     assumed = {

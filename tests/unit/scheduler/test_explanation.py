@@ -17,7 +17,7 @@ from kedge.api.scopes import Workload
 from kedge.api.views import NodeView, PodView, SchedulingPolicyView, decode_as
 from kedge.errors import InvariantBroken
 from kedge.limits import Limits
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import Reason, refusal_reason
 from kedge.scheduler import (
     DEFAULT_SETTINGS,
     Blocker,
@@ -29,6 +29,8 @@ from kedge.scheduler import (
     snapshot_of,
     summarize,
 )
+from kedge.scheduler.pipeline.plugin import Filter
+from kedge.scheduler.pipeline.plugins import PIPELINE
 from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
 
 HOST = "kubernetes.io/hostname"
@@ -65,10 +67,49 @@ def test_the_summary_counts_every_node() -> None:
     asking = pod_view(cpu="2", nodeSelector={"disk": "ssd"})
     decision = decide(snapshot, asking, 7, room={"zone-c": {"cpu": 1000}})
     explanation = explain(snapshot, decision)
-    assert summarize(decision, explanation) == "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"
+    assert summarize(decision, explanation) == "0/128 nodes: 8 zone quota risk/zone-c, 90 node selector, 30 cpu"
     assert len(explanation.first_failing) == 128
     assert explanation.near_miss is not None
     assert explanation.near_miss.blocker == Blocker(Reason.ZONE_QUOTA, "risk/zone-c")
+
+
+def test_a_rule_of_the_pod_is_never_the_decisive_blocker() -> None:
+    """Empty nodes with a taint are the best near misses, but the pod waits for CPU."""
+    taint = {"key": "control", "effect": "NoSchedule"}
+    tainted = [node_view(name, taints=[taint]) for name in ("a-control", "b-control")]
+    snapshot = snapshot_of([*tainted, node_view("c", cpu="1")])
+    decision = decide(snapshot, pod_view(cpu="2"), 0)
+    explanation = explain(snapshot, decision)
+    assert explanation.near_miss is not None
+    assert explanation.near_miss.node == "a-control"
+    assert explanation.decisive == Blocker(Reason.RESOURCE, "cpu")
+    assert summarize(decision, explanation) == "0/3 nodes: 1 cpu, 2 taint"
+
+
+def test_the_message_of_an_attempt_does_not_depend_on_its_draw() -> None:
+    """Two nodes are equally near, with different blockers: a message that changed would be written again and again."""
+    cordoned = node_view("a", unschedulable=True)
+    snapshot = snapshot_of([cordoned, node_view("b", zone="zone-c"), node_view("c", zone="zone-c")])
+    found = set()
+    for draw in range(6):
+        decision = decide(snapshot, pod_view(cpu="2"), draw, room={"zone-c": {"cpu": 1000}})
+        found.add(summarize(decision, explain(snapshot, decision)))
+    assert found == {"0/3 nodes: 2 zone quota risk/zone-c, 1 cordoned"}
+
+
+def test_the_account_if_nodes_were_empty_is_that_of_the_same_nodes_without_pods() -> None:
+    nodes = list(many_nodes())
+    snapshot, empty = snapshot_of(nodes), snapshot_of(nodes)
+    asking = pod_view(cpu="2", nodeSelector={"disk": "ssd"})
+    filler = decide(snapshot, pod_view(cpu="3"), 0).request
+    for number, each in enumerate(nodes):
+        if each.name.startswith("full-"):
+            snapshot.add_claim(f"uid-{number}", each.name, filler)
+    decision = decide(snapshot, asking, 7, room={"zone-a": {"cpu": 0}})
+    explanation = explain(snapshot, decision)
+    assert decision.node is None
+    assert dict(explanation.if_empty) == {Blocker(Reason.NODE_SELECTOR): 90, Blocker(Reason.RESOURCE, "cpu"): 30}
+    assert dict(explanation.if_empty) == dict(explain(empty, decide(empty, asking, 7)).counts)
 
 
 def test_a_decision_is_explained_only_while_the_snapshot_is_unchanged() -> None:
@@ -230,3 +271,18 @@ def test_zone_skew_applies_to_one_workload_and_not_to_others() -> None:
 def test_the_logarithm_in_integers_is_the_logarithm() -> None:
     for number in (2, 3, 7, 12, 1000, 5002, 50_002):
         assert abs(log_1024ths(number) / 1024 - math.log(number)) < 2 / 1024
+
+
+@pytest.mark.parametrize("each", PIPELINE.filters, ids=lambda each: each.__name__)
+def test_the_reason_of_a_filter_can_be_read_from_the_message(each: type[Filter]) -> None:
+    """Workloads show it as the reason of their conditions, whatever the detail is."""
+    for detail in ("", "risk/zone-c", "cpu") if each.label else ("cpu",):
+        expected = each.reason if each.label else "InsufficientCpu"
+        assert refusal_reason(f"0/3 nodes: 2 {each.blocker(detail)}, 1 memory") == expected
+
+
+def test_a_message_of_another_form_has_no_reason() -> None:
+    assert refusal_reason("0/2 nodes: 2 example.com/big-gpu") == "InsufficientBigGpu"
+    assert refusal_reason("0/0 nodes: there are none") == "NoNodes"
+    assert refusal_reason("gang red: 2 of its 3 members exist") == "Gang"
+    assert refusal_reason("") == ""

@@ -133,7 +133,7 @@ class GangHarness:
         zone = quota.view.status.zones.get("zone-a")
         used = {} if zone is None else {name: amount for name, amount in to_units(zone.used).items() if amount}
         assert used == add(*claims)
-        return {state: set(who) for state, who in held.items()}
+        return {state: set(pods) for state, pods in held.items()}
 
     async def wait_settled(self, *, bound: int) -> None:
         """Wait until this many are bound, and no reservation is left."""

@@ -8,16 +8,18 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.kit.controllers import until
+from tests.kit.safeguards import replaced
 from tests.kit.scheduler import LIMITS, SchedulerHarness, with_scheduler
 from tests.objects import gang_record, node, reservation
 
-from kedge.api.requests import Binding, GangChunk, GangPlace
+from kedge.api.requests import Binding, DeleteOptions, GangChunk, GangPlace
 from kedge.errors import Refused
 from kedge.keys import Key
 from kedge.server.service import gangs
 
 CREW = Key("Reservation.kedge.dev", "default", "crew")
 FAR = datetime(2060, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def places(harness: SchedulerHarness, *names: str) -> list[str]:
@@ -32,6 +34,9 @@ async def test_a_gang_is_bound_whole_and_its_record_is_deleted(harness: Schedule
     await until(lambda: harness.cluster.find(CREW) is None)
     await until(harness.nothing_is_left)
     assert not harness.cluster.all("Reservation.kedge.dev")
+    (released,) = harness.attempts("crew")
+    assert [(each.verb, each.key, each.outcome) for each in released.calls] == [("delete", CREW, "removed")]
+    assert released.result == "await change"
 
 
 @with_scheduler()
@@ -133,13 +138,17 @@ async def test_a_gang_that_fits_only_in_part_claims_nothing_and_is_not_retried(h
     await until(lambda: all(places(harness, *"abc")) or all(places(harness, *"def")))
 
 
-async def left_behind(harness: SchedulerHarness, *, commit: bool) -> None:
-    """A crashed leader had reserved for a gang."""
-    await harness.cluster.create(node("node-a", cpu="1"))
-    members = await harness.gang("a", "b", size=2, cpu="400m")
-    reserved = [GangPlace(pod=each.key.name, pod_uid=each.uid, node="node-a") for each in members]
+async def left_behind(
+    harness: SchedulerHarness, *, commit: bool, members: int = 2, deadline: datetime = FAR, second: str = "400m"
+) -> None:
+    """A crashed leader had reserved for the first members of a gang."""
+    place = await harness.cluster.create(node("node-a", cpu="1"))
+    gang = [*await harness.gang("a", size=2, cpu="400m"), *await harness.gang("b", size=2, cpu=second)]
+    reserved = [
+        GangPlace(pod=each.key.name, pod_uid=each.uid, node="node-a", node_uid=place.uid) for each in gang[:members]
+    ]
     await harness.cluster.authority.reserve(
-        GangChunk(namespace="default", gang="crew", size=2, deadline=FAR, places=reserved, commit=commit)
+        GangChunk(namespace="default", gang="crew", size=2, deadline=deadline, places=reserved, commit=commit)
     )
 
 
@@ -150,6 +159,31 @@ async def test_a_new_leader_binds_the_rest_of_a_committed_gang(harness: Schedule
     await until(lambda: all(places(harness, "a", "b")))
     assert places(harness, "a", "b") == ["node-a", "node-a"], "where they hold their places"
     await until(lambda: harness.cluster.find(CREW) is None)
+
+
+@with_scheduler()
+async def test_a_new_leader_completes_a_pending_gang_on_the_places_that_it_holds(harness: SchedulerHarness) -> None:
+    await left_behind(harness, commit=False, members=1)
+    await harness.open_for(node("node-b", cpu="4"))
+    await until(lambda: all(places(harness, "a", "b")))
+    assert places(harness, "a", "b") == ["node-a", "node-b"], "the first keeps its place, the other is placed now"
+    await until(lambda: harness.cluster.find(CREW) is None)
+
+
+@with_scheduler()
+async def test_a_pending_gang_past_its_deadline_is_not_completed_on_its_places(harness: SchedulerHarness) -> None:
+    await left_behind(harness, commit=False, deadline=LONG_AGO)
+    await harness.open_for(node("node-b", cpu="4"))
+    await until(lambda: all(places(harness, "a", "b")))
+    assert places(harness, "a", "b") == ["node-b", "node-b"]
+
+
+@with_scheduler()
+async def test_a_pending_gang_that_does_not_fit_beside_its_places_gives_them_up(harness: SchedulerHarness) -> None:
+    await left_behind(harness, commit=False, members=1, second="800m")
+    await harness.open_for(node("node-b", cpu="500m"))
+    await until(lambda: all(places(harness, "a", "b")))
+    assert places(harness, "a", "b") == ["node-b", "node-a"]
 
 
 @with_scheduler()
@@ -271,3 +305,119 @@ def test_without_the_proof_of_the_record_a_stale_gang_is_bound_in_part(monkeypat
         assert places(harness, "a", "b") == ["node-a", ""]
 
     scene()
+
+
+# -- preemption ------------------------------------------------------------------------------------
+
+
+async def crowded(harness: SchedulerHarness, *members: str) -> None:
+    """Two full nodes, and a gang of higher priority."""
+    await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+    await harness.priority("urgent", 10)
+    for name in ("low-a", "low-b"):
+        await harness.pod(name, cpu="800m")
+    await until(lambda: all(places(harness, "low-a", "low-b")))
+    await harness.gang(*members, size=len(members), cpu="800m", priorityClassName="urgent")
+
+
+def leaving(harness: SchedulerHarness) -> list[str]:
+    found = [(name, harness.find(name)) for name in ("low-a", "low-b")]
+    return [name for name, each in found if each is None or each.view.terminating]
+
+
+@with_scheduler()
+async def test_a_gang_evicts_pods_of_lower_priority_and_is_bound_whole(harness: SchedulerHarness) -> None:
+    await crowded(harness, "a", "b")
+    await until(lambda: leaving(harness) == ["low-a", "low-b"])
+    await harness.pod("late", cpu="800m")
+    await harness.remove("low-a")
+    await until(lambda: harness.reason("late"))
+    assert places(harness, "a", "b", "late") == ["", "", ""], "room for a part of the gang is held, and not used"
+    await harness.remove("low-b")
+    await until(lambda: all(places(harness, "a", "b")))
+    assert harness.place("late") == ""
+    await until(lambda: not harness.scheduler.statistics().nominated)
+    assert len(harness.events("Preempted")) == 2
+
+
+@with_scheduler()
+async def test_no_pod_is_evicted_for_a_gang_that_would_still_not_fit(harness: SchedulerHarness) -> None:
+    await crowded(harness, "a", "b", "c")
+    await until(lambda: all(harness.reason(name) for name in "abc"))
+    await asyncio.sleep(20)
+    assert leaving(harness) == []
+    assert not harness.scheduler.statistics().nominated
+
+
+@with_scheduler()
+async def test_no_pod_is_evicted_for_a_gang_if_a_budget_protects_one_of_the_victims(harness: SchedulerHarness) -> None:
+    await harness.budget(1, app="web")
+    await crowded(harness, "a", "b")
+    await until(lambda: all(harness.reason(name) for name in "ab"))
+    await asyncio.sleep(20)
+    assert leaving(harness) == []
+
+
+@with_scheduler()
+async def test_a_refused_eviction_spares_the_rest_and_the_record_names_the_pod_that_left(
+    harness: SchedulerHarness,
+) -> None:
+    """A budget is used up between two evictions, by another client."""
+    await harness.budget(2, app="web")
+    evict, calls = harness.client.evict, list[Key]()
+
+    async def racing(key: Key, options: DeleteOptions) -> object:
+        if calls:
+            used_up = {"status": {"disruptionsAllowed": 0}}
+            budget = Key("PodDisruptionBudget.policy", "default", "budget")
+            await harness.cluster.authority.patch(budget, used_up, subresource="status")
+        calls.append(key)
+        return await evict(key, options)
+
+    with replaced(harness.client, "evict", racing):
+        await crowded(harness, "a", "b")
+        await until(lambda: leaving(harness))
+        await until(lambda: not harness.scheduler.statistics().nominated)  # the client tries a spent budget again
+    await asyncio.sleep(20)
+    (left,) = leaving(harness)
+    (record,) = [each for name in "ab" for each in harness.attempts(name) if each.error]
+    assert record.reason.endswith(f"evicted for the gang: Pod/default/{left}")
+    assert "spared: Pod/default/low-" in record.error
+    assert record.scheduling is not None
+    assert record.scheduling.victims == (f"Pod/default/{left}",)
+
+
+@with_scheduler()
+async def test_a_victim_that_is_already_gone_was_not_evicted(harness: SchedulerHarness) -> None:
+    """Another client removes one between the plan and its eviction."""
+    evict, calls = harness.client.evict, list[Key]()
+
+    async def racing(key: Key, options: DeleteOptions) -> object:
+        if not calls:
+            await harness.cluster.authority.delete(key, DeleteOptions(grace_s=0))
+        calls.append(key)
+        return await evict(key, options)
+
+    with replaced(harness.client, "evict", racing):
+        await crowded(harness, "a", "b")
+        await until(lambda: len(calls) == 2 and leaving(harness))
+        await until(lambda: any("already gone" in each.reason for name in "ab" for each in harness.attempts(name)))
+    (record,) = [each for name in "ab" for each in harness.attempts(name) if "already gone" in each.reason]
+    assert record.reason.endswith(f"evicted for the gang: {calls[1]}; already gone: {calls[0]}")
+    assert record.scheduling is not None
+    assert record.scheduling.victims == (str(calls[1]),)
+    await until(lambda: harness.events("Preempted"))
+    await asyncio.sleep(5)
+    assert len(harness.events("Preempted")) == 1
+
+
+@with_scheduler()
+async def test_a_gang_that_loses_a_member_holds_no_room(harness: SchedulerHarness) -> None:
+    await crowded(harness, "a", "b")
+    await until(lambda: leaving(harness) == ["low-a", "low-b"])
+    await harness.pod("late", cpu="800m")
+    await harness.remove("a")
+    await harness.remove("low-a")
+    await harness.remove("low-b")
+    await until(lambda: harness.place("late"))
+    assert harness.place("b") == ""

@@ -11,6 +11,7 @@ from tests.kit.controllers import until
 from tests.kit.scheduler import LIMITS, SchedulerHarness, account_in, attempt_of, choice_in, with_scheduler
 from tests.objects import NODE, RESERVATION, ZONE_QUOTA, node, reservation, zone_quota
 
+from kedge.api.requests import Binding
 from kedge.keys import Key
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.binding.refusals import Refusals
@@ -83,7 +84,7 @@ async def test_an_unschedulable_pod_has_a_reason_and_its_generation(harness: Sch
     await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"), node("node-c", unschedulable=True))
     large = await harness.pod("large", cpu="2")
     await until(lambda: harness.events("FailedScheduling"))
-    assert harness.reason("large") == "0/3 nodes: 2 cpu, 1 cordoned"
+    assert harness.reason("large") == "0/3 nodes: 1 cordoned, 2 cpu"
     found = harness.find("large")
     assert found is not None
     (scheduled_condition,) = [each for each in found.view.status.conditions if each.type == "PodScheduled"]
@@ -93,7 +94,7 @@ async def test_an_unschedulable_pod_has_a_reason_and_its_generation(harness: Sch
         large.metadata.generation,
     )
     (event,) = harness.events("FailedScheduling")
-    assert event["message"] == "0/3 nodes: 2 cpu, 1 cordoned"
+    assert event["message"] == "0/3 nodes: 1 cordoned, 2 cpu"
     assert event["involvedObject"]["uid"] == large.uid
 
 
@@ -119,7 +120,7 @@ async def test_the_record_of_an_attempt_has_an_account_of_every_node(harness: Sc
     assert [account.legend[code - 1] for code in account.first_failing] == ["cpu", "node selector", "cordoned"]
     assert account.near_miss is not None
     assert (account.near_miss.node, account.near_miss.blocker) == ("node-b", "node selector")
-    assert attempt_of(failed).helped_by == ("node", "room")
+    assert attempt_of(failed).unblocked_by == ("node", "room")
     assert failed.reason == harness.reason("large")
     assert failed.waited_s >= 0
     assert {mark.cache for mark in failed.marks} >= {"Node", "Pod", "ZoneQuota.kedge.dev"}
@@ -324,7 +325,7 @@ async def test_a_pair_that_is_refused_again_and_again_is_quarantined_with_an_eve
     assert asked == 3
     await asyncio.sleep(60)
     assert sum(verb == "bind" for verb, _ in harness.wire.asked) == asked
-    assert harness.reason("web") == "0/2 nodes: 1 node selector, 1 refused lately"
+    assert harness.reason("web") == "0/2 nodes: 1 refused lately, 1 node selector"
     harness.wire.refusing_node = ""
     await until(lambda: harness.place("web"), within_s=100)
     await until(harness.nothing_is_left)
@@ -335,7 +336,8 @@ async def test_a_claim_that_only_a_ledger_holds_is_learned_from_the_refusal(harn
     """Bug 8 in another way: a claim without a pod, made before this process started."""
     await harness.open_for(node("node-a", cpu="1"))
     harness.wire.pod_watch_held = True
-    await harness.pod("ghost", cpu="800m", nodeName="node-a")
+    ghost = await harness.pod("ghost", cpu="800m")
+    await harness.cluster.authority.bind(Binding(pod=ghost.key, node="node-a"))
     await harness.remove("ghost", confirm=False)
     harness.wire.pod_watch_held = False
     await harness.pod("web", cpu="800m")

@@ -13,8 +13,10 @@ from tests.objects import Clock, make_env, pod
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.keys import Key
+from kedge.keys import Key, Origin
 from kedge.limits import Limits
+from kedge.observe.records import WakeCause
+from kedge.runtime.cache import CacheChange, ChangeType
 from kedge.scheduler.queue.events import ANYTHING, ClusterEvent
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, QueueStage, SchedulingQueue
 
@@ -192,6 +194,27 @@ def test_an_event_in_flight_has_the_effect_of_one_after_the_attempt() -> None:
     harness.clock.advance(1.0)
     assert harness.take() is waiting
     assert waiting.woken_by == "room, in mid-attempt"
+
+
+def test_a_wake_up_has_the_change_that_caused_it_also_after_a_backoff() -> None:
+    harness = QueueHarness(scheduler_backoff_s=1.0)
+    harness.fails("asleep", ClusterEvent.QUOTA, "other")
+    harness.put("a")
+    waiting = harness.take()
+    key = Key("Pod", "default", "freed")
+    quota = Object(POD, key, encode_object(pod("freed")), revision=7, origin=Origin("", "quota:p:9"))
+    harness.queue.change = CacheChange(ChangeType.CHANGED, quota.key, None, quota, 7)
+    harness.queue.notify(ClusterEvent.QUOTA, "a quota changed")
+    harness.queue.change = None
+    cause = WakeCause(quota.key, 7, "quota")
+    woken = harness.take()
+    assert (woken.key.name, woken.cause) == ("asleep", cause)
+    harness.queue.unschedulable(waiting, ClusterEvent.QUOTA, "sort")
+    harness.clock.advance(1.0)
+    assert harness.take() is waiting
+    assert waiting.cause == cause
+    harness.queue.failed(waiting)
+    assert waiting.cause is None
 
 
 def test_an_event_before_the_attempt_has_no_effect() -> None:

@@ -142,6 +142,9 @@ SPREAD = {
     "a missing selector counts no pod": (
         zones().pod("a1").pod("a1"), spreading(spread(labelSelector=None)), {"a1", "a2", "b1"},
     ),
+    "an empty selector counts every pod of the namespace": (
+        zones().pod("a1", "web").pod("a2", "db"), spreading(spread(labelSelector={})), {"b1"},
+    ),
     "with fewer domains than minDomains the emptiest counts as empty": (
         zones().pod("a1").pod("b1"), spreading(spread(minDomains=3)), set(),
     ),
@@ -362,6 +365,15 @@ ONE_NODE = {
     ),
     "not beside those before it": (
         Layout().node("n"), pod(cpu="1", initContainers=[init("4"), init("2", sidecar=True)]), {"n"},
+    ),
+    "a request of the pod replaces its containers'": (
+        Layout().node("n"), pod(cpu="1", resources={"requests": {"cpu": "4001m"}}), set(),
+    ),
+    "and counts on the node": (
+        Layout().node("n").pod("n", cpu="0", resources={"requests": {"cpu": "3"}}), pod(cpu="1001m"), set(),
+    ),
+    "other resources are still its containers'": (
+        Layout().node("n"), pod(cpu="4001m", resources={"requests": {"memory": "1Gi"}}), set(),
     ),
     "overhead comes on top": (Layout().node("n"), pod(cpu="4", overhead={"cpu": "1m"}), set()),
     "a resource that a node does not have is none": (

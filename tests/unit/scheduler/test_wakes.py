@@ -353,7 +353,7 @@ def test_a_protected_pod_is_evicted_when_its_protection_ends(what: str) -> None:
         await asyncio.sleep(1)
         await harness.pod("high", cpu="800m", priorityClassName="urgent")
         await until(lambda: harness.reason("high"))
-        assert attempt_of(harness.attempts("high")[-1]).helped_by == ("node", "room", "budget")
+        assert attempt_of(harness.attempts("high")[-1]).unblocked_by == ("node", "room", "budget")
         if what == "a budget":
             budget = Key("PodDisruptionBudget.policy", "default", "budget")
             await harness.cluster.authority.patch(budget, {"status": {"disruptionsAllowed": 1}}, subresource="status")

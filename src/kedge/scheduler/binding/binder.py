@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, WriteOptions
+from kedge.api.requests import Binding, WriteOptions, Written
 from kedge.api.views import PodView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, POD_KIND
 from kedge.backoff import Backoff
@@ -140,25 +140,25 @@ class Binder:
         # A repeated bind finds the pod already bound to this node, so the service need not record the operation.
         options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id), recorded=False)
         error: OperatingError | None = None
-        written: Object | None = None
+        reply: Written | None = None
         try:
-            written = (await self._client.bind(request, options=options)).object
+            reply = await self._client.bind(request, options=options)
         except Fenced:
             raise  # another process leads: the term is over
         except OperatingError as failed:
             error = failed
-        if written is not None:
+        if reply is not None:
             self.bound += 1
-            self._cluster_state.bind_committed(assumption, written.revision)
+            self._cluster_state.bind_committed(assumption, reply.object.revision)
             self._queue.done(queued)
             self.refusals.forget(uid)
             self._event_recorder.forget(uid)
             if pod.as_view(PodView).status.nominated_node_name:
                 self._event_recorder.clear_nomination(pod, decision=record.id, fence=fence)
             self._done.inc()
-        elif error is not None:
+        self._attempts.bound(record, request, reply, error, self._env.monotonic() - began_s)
+        if error is not None:
             await self._failed(queued, assumption, error, fence, record)
-        self._attempts.bound(record, request, written, error, self._env.monotonic() - began_s)
         self._attempts.end(record)
 
     async def _failed(
@@ -167,7 +167,9 @@ class Binder:
         if isinstance(error, OutcomeUnknown):
             # It may have been committed, or may still be. Only a read may end the assumption.
             self._results.labels("outcomeunknown").inc()
-            await self.settle(assumption)
+            began_s = self._env.monotonic()
+            found = await self.settle(assumption)
+            self._attempts.read_after(record, assumption.key, found, self._env.monotonic() - began_s)
             self._queue.failed(queued)
             return
         self.return_to_queue(queued, assumption, error, fence, record)
@@ -194,8 +196,8 @@ class Binder:
             self._event_recorder.event(queued.pod, "Quarantined", message, decision=record.id, fence=fence)
         self._queue.failed(queued)
 
-    async def settle(self, assumption: Assumption) -> None:
-        """Read the pod from the API server, as often as needed, to learn the outcome of its bind."""
+    async def settle(self, assumption: Assumption) -> Object | None:
+        """Read the pod from the API server, as often as needed, to learn the outcome of its bind. Returns the pod."""
         backoff, failures = Backoff(self._env.limits.client_backoff_s, self._env.limits.client_backoff_s_max), 0
         while self._cluster_state.assumed.get(assumption.uid) is assumption:
             try:
@@ -205,7 +207,8 @@ class Binder:
                 await asyncio.sleep(backoff.pause_s(failures, self._env.random))
                 continue
             self._cluster_state.settle(assumption, found)
-            return
+            return found
+        return self._cluster_state.cached(assumption.key)
 
     def _cache_reached(self, about: Key, revision: Revision) -> bool:
         cache = self._cluster_state.caches.get(about.kind)

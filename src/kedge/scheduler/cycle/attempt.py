@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 
 from kedge.api.holds import HELD, Hold, active_hold
@@ -24,6 +24,7 @@ from kedge.placement.resources import CPU, MEMORY
 from kedge.runtime.cache import Behind
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.cycle.decide import NodeDecision, decide
+from kedge.scheduler.cycle.gang_preemption import GangPreemption, GangPreemptor, plan_gang_preemption
 from kedge.scheduler.cycle.gangs import Gangs, MemberPlacement
 from kedge.scheduler.cycle.preemption import EvictionCheck, Preemption, PreemptionInputs, may_be_kept, plan_preemption
 from kedge.scheduler.queue.events import NOTHING, ClusterEvent, event_names
@@ -63,6 +64,7 @@ class SchedulingCycle:
         self._binder = binder
         self._event_recorder = event_recorder
         self._gangs = Gangs(client, env, cluster_state, queue, binder, attempts)
+        self._gang_preemptor = GangPreemptor(client, env, cluster_state, queue, attempts, event_recorder)
         self._wake_tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By pod uid and purpose: wake the pod when caches show the cause of a refusal, or when a quarantine ends."""
         metrics = env.metrics
@@ -121,7 +123,7 @@ class SchedulingCycle:
         if reserved is not None and reserved.name not in self._binder.refusals.excluded(queued.uid):
             self._bind_reserved(queued, view, reserved, fence, record)
             return
-        decision = self._decide(queued, view, record)
+        decision = self._decide(queued, record)
         if decision.node is None:
             self._handle_no_node(queued, view, decision, fence, record, nomination)
             return
@@ -139,9 +141,15 @@ class SchedulingCycle:
         self._attempts.reserved(record, node.name)
         self._binder.start(self._binder.bind, queued, assumption, (node.uid, node.revision), fence, record)
 
-    def _decide(self, queued: QueuedPod, view: PodView, record: Record) -> NodeDecision:
+    def _decide(self, queued: QueuedPod, record: Record) -> NodeDecision:
+        decision = self._decision_of(queued)
+        self._attempts.decided(record, decision)
+        return decision
+
+    def _decision_of(self, queued: QueuedPod) -> NodeDecision:
         cluster_state, policies = self._cluster_state, self._cluster_state.policies
-        decision = decide(
+        view = queued.pod.as_view(PodView)
+        return decide(
             cluster_state.snapshot,
             policies.request_of(view),
             self._env.random.getrandbits(31),
@@ -149,8 +157,6 @@ class SchedulingCycle:
             room=cluster_state.quotas.room_of(queued.key.namespace),
             excluded=self._binder.refusals.excluded(queued.uid),
         )
-        self._attempts.decided(record, decision)
-        return decision
 
     def _handle_no_node(
         self,
@@ -183,7 +189,7 @@ class SchedulingCycle:
                 self._attempts.nominated(record, plan.node, plan.victims)
         if view.status.nominated_node_name and queued.uid not in self._cluster_state.nominated:
             self._event_recorder.clear_nomination(queued.pod, decision=record.id, fence=fence)
-        self._attempts.end(record, helped_by=event_names(unblocked_by))
+        self._attempts.end(record, unblocked_by=event_names(unblocked_by))
 
     def _plan_preemption(
         self, queued: QueuedPod, decision: NodeDecision, explanation: Explanation
@@ -281,14 +287,15 @@ class SchedulingCycle:
                     asked = DeleteOptions(uid=victim.uid, fence=fence, origin=options.origin)
                     await self._client.evict(victim.key, asked)
                 self._preempted.inc()
-        except Fenced:
-            raise
-        except OperatingError:
-            # A budget was used up meanwhile, or a call failed. Victims evicted so far still leave; retry the pod.
+        except (OperatingError, asyncio.CancelledError) as error:
+            # A budget was used up meanwhile, a call failed, or the term has ended. Victims evicted so far still leave;
+            # retry the pod, or it would wait for victims that were never evicted.
             now = self._cluster_state.nominated.places.get(pod.uid)
             if now is not None and (now.node, now.awaited) == (made.node, made.awaited):  # not a newer nomination
                 self._cluster_state.drop_nomination(pod.uid)
                 self._queue.retry(pod.uid)
+            if isinstance(error, Fenced | asyncio.CancelledError):
+                raise
 
     # -- gangs -------------------------------------------------------------------------------------
 
@@ -296,30 +303,56 @@ class SchedulingCycle:
         """Choose a node for every member, or for none."""
         assert queued.gang is not None
         members = self._queue.take_gang(queued)
+        nominated = {each.uid: self._cluster_state.nominated.take(each.uid) for each in members}
+        if not self._place_gang(queued.gang, members, nominated, fence):
+            for uid, nomination in nominated.items():
+                if nomination is not None and uid not in self._cluster_state.nominated:
+                    self._cluster_state.notify_room(nomination.node, "a nomination was dropped")
+            for each in members:
+                if (
+                    each.pod.as_view(PodView).status.nominated_node_name
+                    and each.uid not in self._cluster_state.nominated
+                ):
+                    self._event_recorder.clear_nomination(each.pod, decision=self._attempts.latest, fence=fence)
+
+    def _place_gang(
+        self,
+        gang: tuple[str, str],
+        members: list[QueuedPod],
+        nominated: Mapping[str, Nomination | None],
+        fence: Fence,
+    ) -> bool:
+        """Choose a node for every member and reserve. Returns whether all have one."""
         hold = next(filter(None, map(self._hold_of, members)), None)
         if hold is not None:
             self._pause_held(hold, members, fence)
-            return
-        record = self._gangs.record_of(queued.gang)
-        if record is not None:
+            return False
+        record = self._gangs.record_of(gang)
+        if record is not None and not self._gangs.may_go_on(record, members):
             self._resume_gang(members, record, fence)
-            return
+            return False
         missing = self._gangs.missing(members)
         if missing:
             self._gang_waits(members, ClusterEvent.GANG, missing, fence)
-            return
-        chosen: list[MemberPlacement] = []
-        for member in sorted(members, key=self._size, reverse=True):
+            return False
+        # Members that an earlier attempt reserved for keep their places: sending the chunk again confirms them.
+        chosen = [] if record is None else self._reserved_members(members, fence)
+        kept = {each.queued.uid for each in chosen}
+        for member in sorted((each for each in members if each.uid not in kept), key=self._size, reverse=True):
             view = member.pod.as_view(PodView)
             with self._cluster_state.nominated.hidden_below(member.priority):
                 attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
-                decision = self._decide(member, view, attempt)
+                decision = self._decide(member, attempt)
+                if decision.node is None and record is not None:
+                    self._give_up_record(gang, members, chosen, fence, attempt)
+                    return False
                 if decision.node is None:
-                    self._gang_does_not_fit(members, chosen, member, decision, fence, attempt)
-                    return
+                    self._gang_does_not_fit(members, chosen, member, decision, fence, attempt, nominated)
+                    return False
             assumption = self._cluster_state.assume(member.pod, decision.node, decision.request)
             chosen.append(MemberPlacement(member, assumption, (decision.node_uid, decision.node_revision), attempt))
-        self._binder.start(self._gangs.reserve_and_bind, queued.gang, chosen, fence)
+        self._binder.start(self._gangs.reserve_and_bind, gang, chosen, fence)
+        return True
 
     def _size(self, member: QueuedPod) -> tuple[int, int]:
         """The largest member chooses first: small ones fit into the rest more often than the other way round."""
@@ -334,19 +367,46 @@ class SchedulingCycle:
         decision: NodeDecision,
         fence: Fence,
         record: Record,
+        nominated: Mapping[str, Nomination | None],
     ) -> None:
-        """One member does not fit beside the others, so none is placed: undo the assumptions, and wait together."""
+        """One member does not fit beside the others, so none is placed: undo the assumptions, and wait together.
+
+        If pods of lower priority are in the way, they are preempted for the whole gang; victims of an earlier attempt
+        are waited for first.
+        """
         explanation = explain(self._cluster_state.snapshot, decision)
         for each in reversed(chosen):
             self._cluster_state.undo_assume(each.assumption)
-        unblocked_by = self._unschedulable(misfit, decision, explanation, fence, record)
-        self._attempts.end(record, helped_by=event_names(unblocked_by))
+        plan, more = self._plan_gang_preemption(members, explanation, nominated)
+        unblocked_by = self._unschedulable(misfit, decision, explanation, fence, record, more)
+        if plan is not None:
+            for member, nomination in plan.places:
+                self._cluster_state.nominated.put(member.uid, nomination)
+            self._binder.start(self._gang_preemptor.preempt, plan, fence, record, event_names(unblocked_by))
+        else:
+            self._attempts.end(record, unblocked_by=event_names(unblocked_by))
         assert misfit.gang is not None
         why = f"gang {misfit.gang[1]}: {misfit.key.name} does not fit beside the others"
         for each in chosen:
             each.record.result, each.record.condition, each.record.reason = "failed", "PodScheduled", why
-            self._attempts.end(each.record, helped_by=event_names(unblocked_by))
+            self._attempts.end(each.record, unblocked_by=event_names(unblocked_by))
         self._gang_waits([each for each in members if each is not misfit], unblocked_by, why, fence)
+
+    def _plan_gang_preemption(
+        self, members: list[QueuedPod], explanation: Explanation, nominated: Mapping[str, Nomination | None]
+    ) -> tuple[GangPreemption | None, ClusterEvent]:
+        places = self._cluster_state.nominated
+        if any(each is not None and places.waits_for_victims(each) for each in nominated.values()):
+            for uid, nomination in nominated.items():
+                if nomination is not None:
+                    places.put(uid, nomination)
+            return None, NOTHING
+        never = any(each.pod.as_view(PodView).spec.preemption_policy == "Never" for each in members)
+        if never or not any(blocker.preemptible for blocker in explanation.counts):
+            return None, NOTHING
+        order = sorted(members, key=self._size, reverse=True)
+        plan, protected = plan_gang_preemption(self._cluster_state, order, self._decision_of)
+        return plan, ClusterEvent.BUDGET if plan is None and protected else NOTHING
 
     def _gang_waits(self, members: list[QueuedPod], unblocked_by: ClusterEvent, why: str, fence: Fence) -> None:
         for member in members:
@@ -355,13 +415,23 @@ class SchedulingCycle:
                 member.pod, UNSCHEDULABLE, why, decision=self._attempts.latest, fence=fence
             )
 
-    def _resume_gang(self, members: list[QueuedPod], record: Object, fence: Fence) -> None:
-        """An earlier attempt left its gang record: finish a committed gang, abandon any other."""
-        gang = members[0].gang
-        assert gang is not None
-        if record.as_view(ReservationView).status.phase != "Committed":
-            self._binder.start(self._gangs.abandon, gang, members, fence)
-            return
+    def _give_up_record(
+        self,
+        gang: tuple[str, str],
+        members: list[QueuedPod],
+        chosen: list[MemberPlacement],
+        fence: Fence,
+        misfit: Record,
+    ) -> None:
+        """The others do not fit beside the places that an earlier attempt reserved: free those, and choose again."""
+        for each in chosen:
+            self._cluster_state.forget(each.queued.uid)
+        for attempt in (*(each.record for each in chosen), misfit):
+            self._attempts.abandoned(attempt, f"gang {gang[1]}: the others do not fit beside the reserved places")
+        self._binder.start(self._gangs.abandon, gang, members, fence)
+
+    def _reserved_members(self, members: list[QueuedPod], fence: Fence) -> list[MemberPlacement]:
+        """Members whose place is reserved, assumed there."""
         placed: list[MemberPlacement] = []
         for member in members:
             node = self._cluster_state.snapshot.find(self._cluster_state.reserved_node(member.uid))
@@ -373,6 +443,16 @@ class SchedulingCycle:
                     member.pod, node.name, self._cluster_state.policies.request_of(view)
                 )
                 placed.append(MemberPlacement(member, assumption, (node.uid, node.revision), attempt))
+        return placed
+
+    def _resume_gang(self, members: list[QueuedPod], record: Object, fence: Fence) -> None:
+        """An earlier attempt left a record that cannot be used as it is: finish a committed gang, abandon any other."""
+        gang = members[0].gang
+        assert gang is not None
+        if record.as_view(ReservationView).status.phase != "Committed":
+            self._binder.start(self._gangs.abandon, gang, members, fence)
+            return
+        placed = self._reserved_members(members, fence)
         known = {each.queued.uid for each in placed}
         others = [member for member in members if member.uid not in known]
         self._binder.start(self._gangs.bind_committed, gang, placed, others, fence)

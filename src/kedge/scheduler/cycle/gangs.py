@@ -1,7 +1,8 @@
 """Gangs: pods that are bound together or not at all.
 
 Members reserve in chunks under one gang record; the last chunk commits it, and only then is any member bound. The next
-leader finds the record: it binds the rest of a committed gang, and deletes any other record, which frees its room.
+leader finds the record: it binds the rest of a committed gang, and completes a pending one on the places that are held.
+It deletes a record that is aborted or past its deadline, which frees its room.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, GangChunk, GangPlace, WriteOptions
+from kedge.api.requests import DeleteOptions, GangChunk, GangPlace, WriteOptions, Written
 from kedge.api.views import PodView, ReservationView
 from kedge.api.wellknown import GANG_SIZE, POD_KIND, RESERVATION_KIND, SLOT
 from kedge.backoff import jittered
@@ -66,6 +69,30 @@ class Gangs:
         """The gang record in the cache, if there is one."""
         found = self._cluster_state.caches[RESERVATION_KIND].get(Key(RESERVATION_KIND, *gang)).value
         return found if found is not None and not found.as_view(ReservationView).spec.pod.uid else None
+
+    def may_go_on(self, record: Object, members: Sequence[QueuedPod]) -> bool:
+        """Whether an attempt may complete this record: it is pending, in time, of this size, and its nodes take pods.
+
+        An expired record is not extended: repair may free its reservations at any moment.
+        """
+        view = record.as_view(ReservationView)
+        state = self._cluster_state
+        held = {uid for uid in view.status.members if state.reserved_node(uid)}
+        return (
+            view.status.phase not in ("Committed", "Aborted")
+            and view.spec.gang_size == len(members)
+            and view.spec.deadline is not None
+            and view.spec.deadline > self._env.now()
+            and held <= {each.uid for each in members}
+            and all(self._takes_pods(state.reserved_node(uid)) for uid in held)
+        )
+
+    def _takes_pods(self, node: str) -> bool:
+        snapshot = self._cluster_state.snapshot
+        row = snapshot.find(node)
+        return row is not None and not (
+            snapshot.cordoned[row.row] or snapshot.suspect[row.row] or snapshot.terminating[row.row]
+        )
 
     def missing(self, members: Sequence[QueuedPod]) -> str:
         """Why the gang cannot be tried yet; empty if it is complete."""
@@ -140,18 +167,30 @@ class Gangs:
                 )
                 for each in chunk
             ]
-            await self._client.reserve(
-                GangChunk(
-                    namespace=gang[0],
-                    gang=gang[1],
-                    size=len(members),
-                    deadline=deadline,
-                    workload_uid=workload,
-                    places=places,
-                    commit=start + size >= len(members),
-                ),
-                options=WriteOptions(fence=fence, origin=Origin(decision=members[0].record.id)),
+            made = GangChunk(
+                namespace=gang[0],
+                gang=gang[1],
+                size=len(members),
+                deadline=deadline,
+                workload_uid=workload,
+                places=places,
+                commit=start + size >= len(members),
             )
+            await self._reserve_chunk(made, members[0].record, fence)
+
+    async def _reserve_chunk(self, chunk: GangChunk, record: Record, fence: Fence) -> None:
+        began_s = self._env.monotonic()
+        reply: Written | None = None
+        error: OperatingError | None = None
+        try:
+            options = WriteOptions(fence=fence, origin=Origin(decision=record.id))
+            reply = await self._client.reserve(chunk, options=options)
+        except OperatingError as failed:
+            error = failed
+            raise
+        finally:
+            if reply is not None or error is not None:
+                self._attempts.reserved_chunk(record, chunk, reply, error, self._env.monotonic() - began_s)
 
     async def release_uncommitted(self, gang: tuple[str, str], fence: Fence) -> None:
         """Delete the gang record unless it is committed. That frees its reservations."""
@@ -161,7 +200,7 @@ class Gangs:
                 found = await self._client.find(key)
                 if found is None or found.as_view(ReservationView).status.phase == "Committed":
                     return
-                await self._client.delete(key, DeleteOptions(uid=found.uid, revision=found.revision, fence=fence))
+                await self._delete(found, DeleteOptions(uid=found.uid, revision=found.revision, fence=fence))
                 return
             except NotFound:
                 return
@@ -176,11 +215,25 @@ class Gangs:
         try:
             found = await self._client.find(key)
             if found is not None:
-                await self._client.delete(key, DeleteOptions(uid=found.uid, fence=fence))
+                await self._delete(found, DeleteOptions(uid=found.uid, fence=fence))
         except Fenced:
             raise
         except OperatingError:
             return  # a reservation is left, or the call failed: the next attempt, or repair, deletes it
+
+    async def _delete(self, gang: Object, options: DeleteOptions) -> None:
+        assert options.fence is not None
+        record, began_s = self._attempts.begin_release(gang, options.fence), self._env.monotonic()
+        reply: Written | None = None
+        error: OperatingError | None = None
+        try:
+            reply = await self._client.delete(gang.key, replace(options, origin=Origin(decision=record.id)))
+        except OperatingError as failed:
+            error = failed
+            raise
+        finally:
+            if reply is not None or error is not None:
+                self._attempts.released(record, reply, error, self._env.monotonic() - began_s)
 
 
 def slot_of(pod: Object) -> int:

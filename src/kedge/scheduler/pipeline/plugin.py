@@ -86,6 +86,10 @@ class Filter(Protocol):
         """For an explanation: each cause, with the rows that it blocks."""
         return ((self.blocker(self.detail), ~self.mask(EVERY)),)
 
+    def failures_if_empty(self) -> Iterable[tuple[Blocker, Bools]]:
+        """The same if no pod were on any node. None for a filter whose answer follows pods, quotas or refusals."""
+        return ()
+
     @classmethod
     def blocker(cls, detail: str = "") -> Blocker:
         return Blocker(cls.reason, detail, cls.label, cls.unblocked_by, cls.preemptible)
@@ -93,6 +97,9 @@ class Filter(Protocol):
 
 class NodeFilter(Filter):
     """Depends on the node object alone: its mask is computed again only for nodes that changed."""
+
+    def failures_if_empty(self) -> Iterable[tuple[Blocker, Bools]]:
+        return self.failures()
 
 
 class ClaimFilter(Filter):

@@ -25,6 +25,7 @@ from kedge.scheduler.pipeline.filters.zone_quota import ZoneQuotaFilter
 from kedge.scheduler.pipeline.filters.zone_skew import ZoneSkewFilter
 from kedge.scheduler.pipeline.plugin import Filter, Score, Weights
 from kedge.scheduler.pipeline.scores.allocation import AllocationScore
+from kedge.scheduler.pipeline.scores.image_locality import ImageLocalityScore
 from kedge.scheduler.pipeline.scores.node_affinity import NodeAffinityScore
 from kedge.scheduler.pipeline.scores.pod_affinity import PodAffinityScore
 from kedge.scheduler.pipeline.scores.taints import TaintScore
@@ -62,6 +63,7 @@ PIPELINE: Final = Pipeline(
         PodAffinityScore,
         TopologySpreadScore,
         TaintScore,
+        ImageLocalityScore,
     ),
 )
 

@@ -325,6 +325,10 @@ class ShapeState:
         """For each filter, in order: its causes, with the rows that each blocks."""
         return [each.failures() for each in self.filters]
 
+    def failures_if_empty(self) -> list[Iterable[tuple[Blocker, Bools]]]:
+        """The same if no pod were on any node."""
+        return [each.failures_if_empty() for each in self.filters]
+
     def open_rows(self) -> Bools:
         """The rows that no eviction is needed for: node and attempt filters pass."""
         return self._open if self._allowed is None else self._open & self._allowed

@@ -19,6 +19,8 @@ from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.metrics import Counter
+from kedge.observe.records import WakeCause
+from kedge.runtime.cache import CacheChange
 from kedge.scheduler.queue.events import ANYTHING, NOTHING, ClusterEvent
 
 
@@ -54,6 +56,8 @@ class QueuedPod:
     equivalence: Hashable = None
     """Its equivalence class: pods of one class fail for the same reason, so only one is woken."""
     woken_by: str = "added"
+    cause: WakeCause | None = None
+    """The change of an object behind `woken_by`, for the record. Nothing depends on it."""
     events_seen: int = 0
     """The number of the last event before its attempt. Later events may unblock it."""
     gang: tuple[str, str] | None = None
@@ -91,6 +95,7 @@ class _RecordedEvent(msgspec.Struct, frozen=True, gc=False):
     always: int
     hint: QueueingHint | None
     why: str
+    cause: WakeCause | None
 
     def concerns(self, queued: QueuedPod) -> bool:
         unblocked_by = int(queued.unblocked_by)
@@ -127,6 +132,8 @@ class SchedulingQueue:
         self._flushed_s = env.monotonic()
         self._on_ready = on_ready
         """Called when a pod becomes active."""
+        self.change: CacheChange | None = None
+        """The change that is being applied, set by `cache_follower`: wake-ups meanwhile are caused by it."""
         gauge = env.metrics.gauge("kedge_scheduler_pending", "Pods without a node, by stage", ("stage",))
         self._wait_s = env.metrics.histogram("kedge_scheduler_wait_seconds", "Time a pod was active before its attempt")
         self._wakes = env.metrics.counter("kedge_scheduler_wakes_total", "Pods woken, by reason", ("what",))
@@ -289,7 +296,7 @@ class SchedulingQueue:
             self._wake_one(before, "another pod left its class")
         if missed is not None:
             queued.failures += 1
-            self._start_backoff(queued, now_s, missed.why)
+            self._start_backoff(queued, now_s, missed.why, missed.cause)
             return
         queued.failures = 0  # it waits for an event, not for a backoff
         self._probed.pop(equivalence, None)
@@ -377,16 +384,24 @@ class SchedulingQueue:
         if only is not None:
             hint, always = (lambda each: each is only), NOTHING
         self._event_count += 1
-        self._events.append(_RecordedEvent(self._event_count, int(change), int(always), hint, why))
+        self._events.append(_RecordedEvent(self._event_count, int(change), int(always), hint, why, self._cause()))
         if len(self._events) > self._limits.scheduler_changes_max:
             # Too many to keep: every pod in flight has to be tried again.
             self._events.clear()
             self._events.append(
-                _RecordedEvent(self._event_count, int(ANYTHING), int(ANYTHING), None, "too many events")
+                _RecordedEvent(self._event_count, int(ANYTHING), int(ANYTHING), None, "too many events", None)
             )
+
+    def _cause(self) -> WakeCause | None:
+        change = self.change
+        if change is None:
+            return None
+        # A deletion has no writer: the writer of the last version would be blamed.
+        return WakeCause(change.key, change.revision, "" if change.new is None else change.new.origin.writer)
 
     def _activate(self, queued: QueuedPod, now_s: float, why: str) -> None:
         self._leave_stage(queued)
+        queued.cause = self._cause()
         self._tickets += 1
         queued.stage, queued.ticket, queued.since_s, queued.woken_by = QueueStage.ACTIVE, self._tickets, now_s, why
         heappush(self._active, (-queued.priority, queued.arrived, self._tickets, queued))
@@ -396,13 +411,16 @@ class SchedulingQueue:
         count.inc()
         self._on_ready()
 
-    def _start_backoff(self, queued: QueuedPod, now_s: float, why: str = "backoff over") -> None:
+    def _start_backoff(
+        self, queued: QueuedPod, now_s: float, why: str = "backoff over", cause: WakeCause | None = None
+    ) -> None:
         self._wait_until(queued, now_s, now_s + self._pauses.pause_s(queued.failures, self._env.random), why)
+        queued.cause = cause
 
     def _wait_until(self, queued: QueuedPod, now_s: float, until_s: float, why: str) -> None:
         self._tickets += 1
         queued.stage, queued.ticket, queued.since_s = QueueStage.BACKOFF, self._tickets, now_s
-        queued.woken_by = why
+        queued.woken_by, queued.cause = why, None
         heappush(self._backoff, (until_s, self._tickets, queued))
         self._on_ready()  # the loop may have to wake earlier than it planned
 
@@ -410,7 +428,9 @@ class SchedulingQueue:
         while self._backoff and self._backoff[0][0] <= now_s:
             _, ticket, queued = heappop(self._backoff)
             if queued.ticket == ticket and queued.stage is QueueStage.BACKOFF:
+                cause = queued.cause
                 self._activate(queued, now_s, queued.woken_by)
+                queued.cause = cause
 
     def _is_current(self, queued: QueuedPod) -> bool:
         """False for a pod that was removed, or replaced by a pod of the same name, while it was in flight."""

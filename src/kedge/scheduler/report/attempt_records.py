@@ -5,18 +5,28 @@ Made for every attempt, kept by the recorder's rules. `recheck` runs a kept atte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from kedge.api.objects import Object
-from kedge.api.requests import Binding
+from kedge.api.requests import Binding, GangChunk, Written
 from kedge.api.views import PodView
+from kedge.api.wellknown import RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import OperatingError, to_status
-from kedge.keys import Fence
+from kedge.keys import NO_REVISION, Fence, Key
 from kedge.observe.recording.recorder import Recorder
-from kedge.observe.records import AttemptChoice, Call, NearestNode, NodeAccount, SchedulingAttempt, ScoredNode
+from kedge.observe.records import (
+    AttemptChoice,
+    Call,
+    EmptyNodes,
+    NearestNode,
+    NodeAccount,
+    SchedulingAttempt,
+    ScoredNode,
+    encode_intent,
+)
 from kedge.observe.records import Decision as Record
 from kedge.runtime.cache import marks_of, pin_all
 from kedge.scheduler.cycle.decide import NodeDecision
@@ -32,13 +42,22 @@ class AttemptRecords:
     """Numbers attempts and makes their records."""
 
     def __init__(
-        self, env: Env, cluster_state: ClusterState, recorder: Recorder | None, *, scheduler: str, process: str
+        self,
+        env: Env,
+        cluster_state: ClusterState,
+        recorder: Recorder | None,
+        *,
+        scheduler: str,
+        process: str,
+        fenced: bool = True,
     ) -> None:
         self._env = env
         self._cluster_state = cluster_state
         self._recorder = recorder
+        self._pin = self._pin_marks  # bound once: it is passed with every record
         self._scheduler = scheduler
         self._process = process
+        self._fenced = fenced
         self._prefix = f"{scheduler}:{process}:"
         self.count = 0
 
@@ -71,7 +90,8 @@ class AttemptRecords:
             uid=queued.uid,
             generation=view.metadata.generation,
             fence=fence.revision,
-            wakes=((queued.woken_by, ""),),
+            fenced=self._fenced,
+            wakes=((queued.woken_by, "" if queued.cause is None else queued.cause.writer),),
             attempt=queued.attempts,
             place=self.count,
             waited_s=began_s - queued.since_s,
@@ -80,7 +100,9 @@ class AttemptRecords:
         )
         record.marks = marks_of(self._cluster_state.caches.values(), began_s)
         record.scheduling = SchedulingAttempt(
-            pod_revision=queued.pod.revision, local=self._cluster_state.local_state(queued.priority)
+            pod_revision=queued.pod.revision,
+            local=self._cluster_state.local_state(queued.priority),
+            cause=queued.cause,
         )
         return record
 
@@ -112,26 +134,103 @@ class AttemptRecords:
             record.scheduling.account = account_of(explanation)
 
     def bound(
-        self, record: Record, request: Binding, written: Object | None, error: OperatingError | None, took_s: float
+        self, record: Record, request: Binding, reply: Written | None, error: OperatingError | None, took_s: float
     ) -> None:
         """Record the outcome of the bind."""
         if self._recorder is None:
             return
         record.result = "await change" if error is None else "failed"
         record.error = "" if error is None else f"{type(error).__name__}: {error}"
+        intent = {"node": request.node, "nodeUid": request.node_uid, "decidedOn": request.decided_on}
+        self._called(record, "bind", request.pod, intent, f"uid {request.pod_uid}", reply, error, took_s)
+
+    def reserved_chunk(
+        self, record: Record, chunk: GangChunk, reply: Written | None, error: OperatingError | None, took_s: float
+    ) -> None:
+        """Record the outcome of reserving for some members of a gang, in the record of the first member."""
+        if self._recorder is None:
+            return
+        key = Key(RESERVATION_KIND, chunk.namespace, chunk.gang)
+        intent = {"places": {each.pod: each.node for each in chunk.places}, "commit": chunk.commit}
+        self._called(record, "reserve", key, intent, "", reply, error, took_s)
+
+    def begin_release(self, gang: Object, fence: Fence) -> Record:
+        """A record of its own for the deletion of a gang record: the attempts of the members have ended."""
+        self.count += 1
+        recorded = self._recorder is not None
+        return Record(
+            id=self.latest,
+            controller=self._scheduler,
+            process=self._process,
+            key=gang.key,
+            tenant=gang.key.namespace,
+            priority=0,
+            uid=gang.uid,
+            generation=gang.metadata.generation,
+            fence=fence.revision,
+            fenced=self._fenced,
+            place=self.count,
+            began=self._env.now() if recorded else _NO,
+            marks=marks_of(self._cluster_state.caches.values(), self._env.monotonic()) if recorded else (),
+            scheduling=SchedulingAttempt() if recorded else None,
+        )
+
+    def released(self, record: Record, reply: Written | None, error: OperatingError | None, took_s: float) -> None:
+        """Record the outcome of deleting a gang record."""
+        if self._recorder is None:
+            return
+        record.result = "await change" if error is None else "failed"
+        record.error = "" if error is None else f"{type(error).__name__}: {error}"
+        self._called(record, "delete", record.key, {}, f"uid {record.uid}", reply, error, took_s)
+        self.end(record)
+
+    def _called(
+        self,
+        record: Record,
+        verb: str,
+        key: Key,
+        intent: Mapping[str, Any],
+        check: str,
+        reply: Written | None,
+        error: OperatingError | None,
+        took_s: float,
+    ) -> None:
         record.steps.append(
             Call(
-                "bind",
-                request.pod,
-                {"node": request.node, "nodeUid": request.node_uid, "decidedOn": request.decided_on},
-                f"uid {request.pod_uid}",
+                verb,
+                key,
+                encode_intent(intent),
+                check,
                 f"{record.id}#1",
-                0.0,
+                max(0.0, (self._env.now() - record.began).total_seconds() - took_s),
                 took_s,
-                "done" if error is None else type(error).__name__,
-                0 if written is None else written.revision,
+                type(error).__name__ if error is not None else "removed" if reply and reply.removed else "done",
+                NO_REVISION if reply is None else reply.object.revision,
                 None if error is None else to_status(error),
-                () if written is None else (written,),
+                () if reply is None else (reply.object,),
+                unanswered_s=reply.unanswered_s if reply is not None else 0.0,
+            )
+        )
+
+    def read_after(self, record: Record, key: Key, found: Object | None, took_s: float) -> None:
+        """Record the read that settled a bind whose reply was lost."""
+        if self._recorder is None:
+            return
+        bind = record.calls[-1]
+        revision, outcome = (found.revision, "read") if found is not None else (NO_REVISION, "absent")
+        reply = () if found is None else (found,)
+        record.steps.append(
+            Call(
+                "get",
+                key,
+                encode_intent(None),
+                "",
+                "",
+                bind.began_s + bind.took_s,
+                took_s,
+                outcome,
+                revision,
+                reply=reply,
             )
         )
 
@@ -141,15 +240,18 @@ class AttemptRecords:
         record.error = "" if error is None else f"{type(error).__name__}: {error}"
         self.end(record)
 
-    def end(self, record: Record, *, helped_by: Sequence[str] = ()) -> None:
+    def end(self, record: Record, *, unblocked_by: Sequence[str] = ()) -> None:
         """The attempt is over: count it, and keep its record if a rule requires it."""
         recorder = self._recorder
         if recorder is None:
             return
         if record.scheduling is not None:
-            record.scheduling.helped_by = tuple(helped_by)
+            record.scheduling.unblocked_by = tuple(unblocked_by)
         record.kept = recorder.why_keep(record) or ("policy: canary" if _is_canary(record) else "")
-        recorder.take(record, lambda: pin_all(self._cluster_state.caches.values(), record.marks))
+        recorder.take(record, self._pin)
+
+    def _pin_marks(self, record: Record) -> Sequence[Callable[[], None]]:
+        return pin_all(self._cluster_state.caches.values(), record.marks)
 
 
 def _is_canary(record: Record) -> bool:
@@ -179,4 +281,10 @@ def account_of(explanation: Explanation) -> NodeAccount:
         counts={str(blocker): count for blocker, count in explanation.counts.items()},
         top=tuple([ScoredNode(each.node, each.total, dict(each.parts)) for each in explanation.top]),
         near_miss=None if near is None else NearestNode(near.node, str(near.blocker), near.total),
+        reasons=tuple([blocker.reason for blocker in explanation.legend]),
+        empty=EmptyNodes(
+            len(explanation.names) - sum(explanation.if_empty.values()),
+            {str(blocker): count for blocker, count in explanation.if_empty.items()},
+            tuple([blocker.reason for blocker in explanation.if_empty]),
+        ),
     )

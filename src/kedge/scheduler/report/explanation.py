@@ -5,17 +5,19 @@ Computed on demand from the inputs of the decision: a decision that is not expla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from kedge.errors import check
+from kedge.placement.reasons import ROOM_REASONS
 from kedge.scheduler.cycle.decide import NodeDecision, state_of
 from kedge.scheduler.pipeline.plugin import Blocker
 from kedge.scheduler.pipeline.selection import choose
 from kedge.scheduler.pipeline.shape_state import ShapeState
-from kedge.scheduler.state.columns import Codes, Ints
+from kedge.scheduler.state.columns import Bools, Codes, Ints
 from kedge.scheduler.state.snapshot import Snapshot
 
 FEASIBLE = 0
@@ -53,6 +55,13 @@ class Explanation:
     """The number of nodes for which each blocker was the first; the most first."""
     top: tuple[NodeScore, ...]
     near_miss: NearMiss | None
+    decisive: Blocker | None
+    """The blocker about room on the best of the nodes that only such a blocker rejects: the pod waits for that node.
+
+    A rule of the pod, such as its node selector, is never decisive: the pod is not meant to run there.
+    """
+    if_empty: Mapping[Blocker, int]
+    """The counts if no pod were on any node. Nodes that are in none of them would take the pod."""
 
 
 def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
@@ -63,11 +72,41 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
     )
     state = state_of(snapshot, decision.request, decision.settings, decision.inputs)
     snapshot.explanations += 1
-    order = snapshot.order()
+    causes = _first_causes(snapshot, state.failures())
+    codes, legend, failed = causes
+    counts, totals = causes.counts(snapshot), _near_totals(snapshot, state, failed)
+    return Explanation(
+        names=snapshot.names,
+        first_failing=codes[snapshot.order()].tobytes(),
+        legend=tuple(legend),
+        counts=counts,
+        top=_top(snapshot, state, decision),
+        near_miss=_near_miss(snapshot, totals, codes, legend, decision.draw),
+        decisive=_decisive(totals, codes, legend, list(counts)),
+        if_empty=_first_causes(snapshot, state.failures_if_empty()).counts(snapshot),
+    )
+
+
+class _FirstCauses(NamedTuple):
+    """The first cause of each row, and how many filters fail it."""
+
+    codes: Codes
+    """By row: 0, or the place in `legend`, from 1."""
+    legend: list[Blocker]
+    failed: Ints
+
+    def counts(self, snapshot: Snapshot) -> dict[Blocker, int]:
+        """The number of nodes by first cause; the most first."""
+        numbers = np.bincount(self.codes[snapshot.order()], minlength=len(self.legend) + 1).tolist()
+        counted = ((blocker, numbers[code]) for code, blocker in enumerate(self.legend, 1))
+        return dict(sorted(counted, key=lambda item: (-item[1], str(item[0]))))
+
+
+def _first_causes(snapshot: Snapshot, failures: Iterable[Iterable[tuple[Blocker, Bools]]]) -> _FirstCauses:
     legend: list[Blocker] = []
     codes: Codes = np.zeros(snapshot.capacity, np.uint8)
     failed = np.zeros(snapshot.capacity, np.int64)
-    for group in state.failures():
+    for group in failures:
         failing = np.zeros(snapshot.capacity, np.bool_)
         for blocker, rows in group:
             failing |= rows
@@ -80,27 +119,19 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
                 legend.append(replace(blocker, detail="and others"))
             codes[first] = len(legend)
         failed += failing
-    ordered = codes[order]
-    numbers = np.bincount(ordered, minlength=len(legend) + 1).tolist()
-    counted = sorted(
-        ((blocker, numbers[code]) for code, blocker in enumerate(legend, 1)), key=lambda item: (-item[1], str(item[0]))
-    )
-    return Explanation(
-        names=snapshot.names,
-        first_failing=ordered.tobytes(),
-        legend=tuple(legend),
-        counts=dict(counted),
-        top=_top(snapshot, state, decision),
-        near_miss=_near_miss(snapshot, state, failed, codes, legend, decision.draw),
-    )
+    return _FirstCauses(codes, legend, failed)
 
 
 def summarize(decision: NodeDecision, explanation: Explanation) -> str:
-    """For a condition or an Event: "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"."""
+    """For a condition or an Event: "0/128 nodes: 8 zone quota risk/zone-c, 90 node selector, 30 cpu".
+
+    The decisive blocker is first, then the others by their number of nodes.
+    """
     head = f"{decision.feasible}/{decision.nodes} nodes"
     if not decision.nodes:
         return f"{head}: there are none"
-    parts = [f"{count} {blocker}" for blocker, count in explanation.counts.items()]
+    counts = sorted(explanation.counts.items(), key=lambda item: item[0] != explanation.decisive)
+    parts = [f"{count} {blocker}" for blocker, count in counts]
     return f"{head}: {', '.join(parts)}" if parts else head
 
 
@@ -123,14 +154,36 @@ def _top(snapshot: Snapshot, state: ShapeState, decision: NodeDecision) -> tuple
     )
 
 
-def _near_miss(
-    snapshot: Snapshot, state: ShapeState, failed: Ints, codes: Codes, legend: list[Blocker], draw: int
-) -> NearMiss | None:
-    """Relative scores are computed over all nodes that at most one filter rejects."""
+def _near_totals(snapshot: Snapshot, state: ShapeState, failed: Ints) -> Ints | None:
+    """Totals of the nodes that one filter rejects, -1 for others; None if there is no such node.
+
+    Relative scores are computed over all nodes that at most one filter rejects.
+    """
     near = snapshot.exists & (failed == 1)
     if not near.any():
         return None
     totals = state.totals_among(near | (snapshot.exists & (failed == 0)))
     totals[~near] = -1
+    return totals
+
+
+def _near_miss(
+    snapshot: Snapshot, totals: Ints | None, codes: Codes, legend: list[Blocker], draw: int
+) -> NearMiss | None:
+    if totals is None:
+        return None
     row = choose(snapshot, totals, draw)
     return NearMiss(snapshot.at(row).name, legend[codes[row] - 1], int(totals[row]))
+
+
+def _decisive(totals: Ints | None, codes: Codes, legend: list[Blocker], counted: list[Blocker]) -> Blocker | None:
+    """Of equally good nodes, the blocker of most nodes: a draw would change the message at every attempt."""
+    if totals is None:
+        return None
+    about_room = [code for code, blocker in enumerate(legend, 1) if blocker.reason in ROOM_REASONS]
+    rows = np.flatnonzero((totals >= 0) & np.isin(codes, about_room))
+    if not len(rows):
+        return None
+    best = rows[totals[rows] == totals[rows].max()]
+    near: set[int] = set(codes[best].tolist())
+    return min((legend[code - 1] for code in near), key=counted.index)

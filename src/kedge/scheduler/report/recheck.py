@@ -18,11 +18,11 @@ from kedge.api.objects import Object
 from kedge.api.views import PodView
 from kedge.api.wellknown import POD_KIND
 from kedge.env import Env
-from kedge.errors import Compacted, ReplayDiverged
+from kedge.errors import Compacted, NotFound, ReplayDiverged
 from kedge.keys import Key, Revision
 from kedge.metrics import Metrics
+from kedge.observe.records import AttemptChoice, LocalState, NodeAccount
 from kedge.observe.records import Decision as Record
-from kedge.observe.records import LocalState
 from kedge.placement.ledger import HostPort
 from kedge.runtime.cache import Cache, CacheChange, ChangeType, Index, Read, ReceivedLog
 from kedge.scheduler.cycle.decide import decide
@@ -39,6 +39,8 @@ Held = Mapping[str, Mapping[Key, Object]]
 
 
 _NO_STATE: Final = LocalState()
+_ADDED: Final = frozenset({"reasons", "empty"})
+"""Fields that older records do not have."""
 
 
 def recheck_attempts(records: Iterable[Record], caches: Iterable[Cache], env: Env) -> int:
@@ -64,28 +66,62 @@ def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *
     attempt = record.scheduling
     if attempt is None or attempt.draw is None or attempt.choice is None:
         return False  # a reservation held room for the pod: there was nothing to decide
+    choice, account = decide_again(record, held_at(record, logs), env, kinds=kinds)
+    _compare(record, attempt.choice, choice)
+    if attempt.account is not None:
+        _compare(record, attempt.account, account)
+    return True
+
+
+def held_at(record: Record, logs: Mapping[str, ReceivedLog]) -> Held:
+    """The objects that the caches of an attempt held, by kind.
+
+    Raises:
+        Compacted: the log no longer has what its caches had received.
+        ReplayDiverged: the pod is not among them in the version that was decided on.
+    """
     held = {mark.cache: _state_at(logs, mark.cache, mark.place) for mark in record.marks}
     pod = held[POD_KIND].get(record.key)
-    if pod is None or pod.uid != record.uid or pod.revision != attempt.pod_revision:
-        raise ReplayDiverged(f"attempt {record.id}: its cache had {pod}, not version {attempt.pod_revision}")
-    cluster_state = cluster_state_of(held, env, scheduler=record.controller, local=attempt.local, kinds=kinds)
+    attempt = record.scheduling
+    if attempt is None or pod is None or pod.uid != record.uid or pod.revision != attempt.pod_revision:
+        wanted = "no attempt" if attempt is None else f"version {attempt.pod_revision}"
+        raise ReplayDiverged(f"attempt {record.id}: its cache had {pod}, not {wanted}")
+    return held
+
+
+def decide_again(record: Record, held: Held, env: Env, *, kinds: Registry = KINDS) -> tuple[AttemptChoice, NodeAccount]:
+    """Decide for the pod of an attempt on these objects, which may differ from those that it was decided on.
+
+    Raises:
+        NotFound: the pod is not among them.
+    """
+    attempt = record.scheduling
+    pod = held.get(POD_KIND, {}).get(record.key)
+    if attempt is None or pod is None:
+        raise NotFound(f"{record.key} is not among the objects to decide on")
+    known = {each.uid for each in held[POD_KIND].values()}
+    local = LocalState(
+        {uid: each for uid, each in attempt.local.assumed.items() if uid in known},
+        {uid: each for uid, each in attempt.local.nominated.items() if uid in known},
+        attempt.local.unreleased,
+    )
+    cluster_state = cluster_state_of(held, env, scheduler=record.controller, local=local, kinds=kinds)
     view = pod.as_view(PodView)
     decision = decide(
         cluster_state.snapshot,
         cluster_state.policies.request_of(view),
-        attempt.draw,
+        attempt.draw or 0,
         settings=cluster_state.policies.settings_of(view),
         room=cluster_state.quotas.room_of(pod.key.namespace),
         excluded=attempt.excluded,
     )
-    _compare(record, attempt.choice, choice_of(decision))
-    if attempt.account is not None:
-        _compare(record, attempt.account, account_of(explain(cluster_state.snapshot, decision)))
-    return True
+    return choice_of(decision), account_of(explain(cluster_state.snapshot, decision))
 
 
 def _compare(record: Record, was: msgspec.Struct, now: msgspec.Struct) -> None:
     for name, value in asdict(was).items():
+        if name in _ADDED and not value:
+            continue  # a record of before
         if getattr(now, name) != value:
             raise ReplayDiverged(
                 f"attempt {record.id} for {record.key}: {name} is {getattr(now, name)!r} now, and was {value!r}"

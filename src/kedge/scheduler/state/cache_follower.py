@@ -74,7 +74,20 @@ class CacheFollower:
         for kind in FOLLOWED:
             caches[kind] = self._caches.cache(self._kinds.of_key_kind(kind))
         for kind, handler in handlers.items():
-            caches[kind].subscribe(handler, name=self._name)
+            caches[kind].subscribe(self._as_cause(handler), name=self._name)
+
+    def _as_cause(self, handler: Callable[[CacheChange], None]) -> Callable[[CacheChange], None]:
+        """Let the queue know which change causes the wake-ups of a handler: they go to the records."""
+        queue = self._queue
+
+        def follow(change: CacheChange) -> None:
+            queue.change = change
+            try:
+                handler(change)
+            finally:
+                queue.change = None
+
+        return follow
 
     def _pod_changed(self, change: CacheChange) -> None:
         old, new = change.old, change.new

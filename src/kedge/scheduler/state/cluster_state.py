@@ -217,13 +217,16 @@ class ClusterState:
             if uid in self.nominated:
                 self.drop_nomination(uid)
             request = assumption.request if assumption is not None and not view.terminating else None
-            if request is None or request.labels != view.labels:
+            # A pod of a later generation may have been resized while its bind was in flight.
+            if request is None or request.labels != view.labels or view.metadata.generation > 1:
                 request = request_of(view, workload=self.policies.workload_counted(view), placed=True)
             before = None if old is None else old.as_view(PodView)
             if before is not None and before.spec.node_name and _holds(before) != _holds(view):
                 self._queue.notify(ClusterEvent.BUDGET, "a hold changed")
             had = self._claim(uid, view.spec.node_name, request)
             self._notify_counted(had.request if had is not None else None, request)
+            if had is not None and had.node == view.spec.node_name and _is_less(request, had.request):
+                self.notify_room(had.node, "a pod was resized")
             if had is None and GANG_LABEL in request.labels:  # bound by another scheduler; it needs no node
                 gang = (pod.key.namespace, request.labels[GANG_LABEL])
                 self._queue.notify(ClusterEvent.GANG, "a member of its gang was added", lambda each: each.gang == gang)
@@ -238,19 +241,18 @@ class ClusterState:
             self._enqueue(pod, uid, view, old)
 
     def _recount_assumed(self, assumption: Assumption, view: PodView) -> None:
-        """A pod may be relabelled or deleted while its bind is in flight: count its latest version."""
-        had = assumption.request
-        if had.labels == view.labels and had.terminating == view.terminating:
+        """A pod may be relabelled, resized or deleted while its bind is in flight: count its latest version."""
+        had, now = assumption.request, self.policies.request_of(view)
+        if had[:3] == now[:3] and had.terminating == now.terminating:
             return
-        assumption.request = self.policies.request_of(view)._replace(workload=had.workload)
+        assumption.request = now._replace(workload=had.workload)
         self.snapshot.add_claim(assumption.uid, assumption.node, assumption.request)
         self._notify_counted(had, assumption.request)
 
     def _recount_nominated(self, uid: str, view: PodView) -> None:
         """The same for a nominated pod: rules about pods count it on its nominated node."""
-        had = self.nominated.places[uid].request
-        if had.labels != view.labels:
-            request = self.policies.request_of(view)
+        had, request = self.nominated.places[uid].request, self.policies.request_of(view)
+        if had[:3] != request[:3]:
             self.nominated.recount(uid, request)
             self._notify_counted(had, request)
 
@@ -385,6 +387,12 @@ def _same_request(one: PodView, other: PodView) -> bool:
         and mine.annotations.get(GANG_SIZE) == theirs.annotations.get(GANG_SIZE)
         and _holds(one) == _holds(other)
     )
+
+
+def _is_less(request: PodRequest, had: PodRequest) -> bool:
+    """Whether a pod counts with less of any resource than before."""
+    now, before = request.requirements.requests, had.requirements.requests
+    return now is not before and any(now.get(resource, 0) < amount for resource, amount in before.items())
 
 
 def _holds(pod: PodView) -> list[tuple[str, str]]:

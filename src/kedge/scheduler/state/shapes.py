@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from kedge.api.owners import controller_of
-from kedge.api.quantity import parse_quantity
+from kedge.api.pod_resources import is_set_for_pods
+from kedge.api.quantity import Quantity, parse_quantity
 from kedge.api.selectors import (
     IN,
     NOT_IN,
@@ -42,6 +43,7 @@ from kedge.api.views import (
 from kedge.api.views.base import Labels, ResourceList
 from kedge.placement.ledger import HostPort
 from kedge.placement.predicates import host_ports
+from kedge.placement.resize import counted_requests, parts_of_spec, reports_resources
 from kedge.placement.resources import CPU, MEMORY, Units, pod_requests
 from kedge.scheduler.policy.settings import Settings
 
@@ -160,6 +162,8 @@ class PodRequirements:
     spread: tuple[TopologySpreadConstraint, ...]
     label_keys: frozenset[str]
     """The labels of the pod itself that its own rules read."""
+    images: tuple[str, ...] = ()
+    """The image of each container, with its tag."""
 
 
 class PodRequest(NamedTuple):
@@ -182,15 +186,22 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
     if workload is None:
         owner = controller_of(metadata) if metadata.owner_references else None
         workload = owner.uid if owner is not None else ""
+    # A pod that is resized in place counts with more than its spec. The status of a pod without a node does not count.
+    is_counted = placed and reports_resources(pod.status)
+    parts = counted_requests(pod) if is_counted else parts_of_spec(spec, "requests")
     requirements = _requirements(
-        tuple([(c.resources.requests, c.ports) for c in spec.containers]),
-        tuple([(c.resources.requests, c.ports, c.restart_policy) for c in spec.init_containers]),
+        tuple([(r, c.ports) for r, c in zip(parts.containers, spec.containers, strict=True)]),
+        tuple(
+            [(r, c.ports, c.restart_policy) for r, c in zip(parts.init_containers, spec.init_containers, strict=True)]
+        ),
         spec.overhead or None,
+        parts.of_pod or None,
         "" if placed else spec.node_name,
         spec.node_selector or None,
         spec.affinity,
         spec.tolerations,
         spec.topology_spread_constraints,
+        tuple([_tagged(c.image) for c in (*spec.init_containers, *spec.containers)]),
     )
     labels = metadata.labels or NO_LABELS
     return PodRequest(requirements, metadata.namespace, labels, workload, metadata.deletion_timestamp is not None)
@@ -249,11 +260,13 @@ def _requirements(
     containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...]], ...],
     init_containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...], str], ...],
     overhead: ResourceList | None,
+    of_pod: ResourceList | None,
     node_name: str,
     selector: Labels | None,
     affinity: Affinity | None,
     tolerations: tuple[Toleration, ...],
     spread: tuple[TopologySpreadConstraint, ...],
+    images: tuple[str, ...],
 ) -> PodRequirements:
     pod = PodView(
         spec=PodSpec(
@@ -262,6 +275,7 @@ def _requirements(
                 Container(resources=_asking(r), ports=p, restart_policy=restart) for r, p, restart in init_containers
             ),
             overhead=overhead or ResourceList(),
+            resources=_asking(of_pod or ResourceList()),
         )
     )
     scored = pod_requests(_with_scored_minimum(pod))
@@ -281,7 +295,14 @@ def _requirements(
         affinity=affinity if on_pods else None,
         spread=spread,
         label_keys=_own_label_keys(affinity if on_pods else None, spread),
+        images=images,
     )
+
+
+@lru_cache(maxsize=1024)
+def _tagged(image: str) -> str:
+    """As nodes list it: an image without a tag is the latest."""
+    return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
 
 
 def _asking(requests: ResourceList) -> ResourceRequirements:
@@ -289,9 +310,15 @@ def _asking(requests: ResourceList) -> ResourceRequirements:
 
 
 def _with_scored_minimum(pod: PodView) -> PodView:
+    """With a minimum for each container that has no request. A request of the pod itself covers its containers."""
+    least: Mapping[str, Quantity] = _SCORED_AT_LEAST
+    if any(is_set_for_pods(resource) for resource in pod.spec.resources.requests):
+        requested = pod_requests(pod)
+        least = {resource: amount for resource, amount in least.items() if resource not in requested}
+
     def padded(containers: tuple[Container, ...]) -> tuple[Container, ...]:
         return tuple(
-            msgspec.structs.replace(c, resources=_asking(ResourceList({**_SCORED_AT_LEAST, **c.resources.requests})))
+            msgspec.structs.replace(c, resources=_asking(ResourceList({**least, **c.resources.requests})))
             for c in containers
         )
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from kedge.api.conditions import is_true
-from kedge.api.views import NodeView, PodView, Taint
+from kedge.api.views import ContainerImage, NodeView, PodView, Taint
 from kedge.api.views.base import Labels
 from kedge.errors import InvariantBroken
 from kedge.limits import Limits
@@ -50,7 +50,19 @@ class SnapshotClaim(msgspec.Struct, frozen=True, gc=False):
 class NodeRow:
     """One node, beside its columns. It stays while claims name it, even if the node is deleted."""
 
-    __slots__ = ("claimed", "claims", "labels", "name", "offered", "revision", "row", "scored", "taints", "uid")
+    __slots__ = (
+        "claimed",
+        "claims",
+        "images",
+        "labels",
+        "name",
+        "offered",
+        "revision",
+        "row",
+        "scored",
+        "taints",
+        "uid",
+    )
 
     def __init__(self, name: str, row: int) -> None:
         self.name = name
@@ -65,6 +77,7 @@ class NodeRow:
         """Exact sums by resource column: the columns hold them cut at `AMOUNT_MAX`."""
         self.scored = [0, 0]
         self.claims: dict[str, None] = {}
+        self.images: tuple[ContainerImage, ...] = ()
 
 
 class Snapshot:
@@ -96,6 +109,9 @@ class Snapshot:
         self.cordoned: Bools = np.zeros(self.capacity, np.bool_)
         self.suspect: Bools = np.zeros(self.capacity, np.bool_)
         self.terminating: Bools = np.zeros(self.capacity, np.bool_)
+        self.nodes_with_images = 0
+        self._images: dict[str, dict[int, int]] = {}
+        """Bytes by image and row."""
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_ids: dict[tuple[Taint, ...], int] = {(): 0}
         self.taints: Ids = np.zeros(self.capacity, np.int32)
@@ -104,7 +120,7 @@ class Snapshot:
         self.node_log = ChangeLog(self._limits.scheduler_changes_max)
         self.claim_log = ChangeLog(self._limits.scheduler_changes_max)
         self.layout = 0
-        """Incremented when a node is added or removed, or its labels or taints change: domains are counted again."""
+        """Incremented when a node is added or removed, or its labels, taints or images change."""
         self.version = 0
         """Incremented with every change: a decision can be explained only at its own version."""
         self.repairs = 0
@@ -200,6 +216,11 @@ class Snapshot:
             self._fill(column)
         return column
 
+    def nodes_with(self, image: str) -> tuple[list[int], list[int]]:
+        """The rows of the nodes that have an image, and its bytes on each."""
+        found = self._images.get(image, {})
+        return list(found), list(found.values())
+
     def statistics(self) -> dict[str, int]:
         return {
             "kedge_scheduler_nodes": self.node_count,
@@ -226,11 +247,13 @@ class Snapshot:
             not moved
             and node.uid == view.uid
             and offered == node.offered
+            and view.status.images == node.images
             and flags == (self.cordoned[row], self.suspect[row], self.terminating[row])
         ):
             return False
         node.uid = view.uid
         self._offer(node, offered)
+        self._put_images(node, view.status.images)
         self.cordoned[row], self.suspect[row], self.terminating[row] = flags
         if moved:
             node.labels, node.taints = labels, taints
@@ -256,6 +279,7 @@ class Snapshot:
             return False
         row = node.row
         self._offer(node, {})
+        self._put_images(node, ())
         node.offered, node.labels, node.taints, node.uid = None, NO_LABELS, (), ""
         self.exists[row] = self.cordoned[row] = self.suspect[row] = self.terminating[row] = False
         self.taints[row] = 0
@@ -287,7 +311,7 @@ class Snapshot:
 
     def add_claim(self, uid: str, node: str, pod: PodRequest | PodView) -> None:
         """Count a pod on a node, bound or assumed. An earlier claim of the pod is replaced."""
-        request = pod if isinstance(pod, PodRequest) else request_of(pod)
+        request = pod if isinstance(pod, PodRequest) else request_of(pod, placed=True)
         had = self._claims.get(uid)
         if had is not None:
             if had.node == node and had.request == request:
@@ -391,6 +415,21 @@ class Snapshot:
             max(0, min(offered.get(MEMORY, 0), SCORED_MAX)),
         )
         node.offered = offered
+
+    def _put_images(self, node: NodeRow, images: tuple[ContainerImage, ...]) -> None:
+        if images == node.images:
+            return
+        for name in (name for image in node.images for name in image.names):
+            rows = self._images.get(name, {})
+            rows.pop(node.row, None)
+            if not rows:
+                self._images.pop(name, None)
+        for image in images:
+            for name in image.names:
+                self._images.setdefault(name, {})[node.row] = image.size_bytes
+        self.nodes_with_images += bool(images) - bool(node.images)
+        node.images = images
+        self.layout += 1
 
     def _fill(self, column: Column) -> None:
         """Fill a column from the nodes: at first, and when most of its values belong to deleted nodes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.plugin import ClaimFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import Bools, Rows
@@ -15,7 +15,7 @@ from kedge.scheduler.state.tallies import PodTally, PortConflictRule
 
 class HostPortFilter(ClaimFilter):
     reason = Reason.PORT
-    label = "host port"
+    label = BLOCKER_LABELS[Reason.PORT]
     unblocked_by = ClusterEvent.NODE | ClusterEvent.ROOM
     preemptible = True
     by_requests = True

@@ -7,7 +7,7 @@ from typing import Self
 
 from kedge.api.views import Taint
 from kedge.api.wellknown import UNSCHEDULABLE_TAINT
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.filters.taints import is_tolerated
 from kedge.scheduler.pipeline.plugin import NodeFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
@@ -30,7 +30,7 @@ class _FlagFilter(NodeFilter):
 
 class TerminatingFilter(_FlagFilter):
     reason = Reason.NODE_TERMINATING
-    label = "being deleted"
+    label = BLOCKER_LABELS[Reason.NODE_TERMINATING]
 
     def mask(self, rows: Rows) -> Bools:
         return ~self._snapshot.terminating[rows]
@@ -38,7 +38,7 @@ class TerminatingFilter(_FlagFilter):
 
 class CordonFilter(_FlagFilter):
     reason = Reason.NODE_CORDONED
-    label = "cordoned"
+    label = BLOCKER_LABELS[Reason.NODE_CORDONED]
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
@@ -50,7 +50,7 @@ class CordonFilter(_FlagFilter):
 
 class SuspectFilter(_FlagFilter):
     reason = Reason.NODE_SUSPECT
-    label = "suspect"
+    label = BLOCKER_LABELS[Reason.NODE_SUSPECT]
 
     def mask(self, rows: Rows) -> Bools:
         return ~self._snapshot.suspect[rows]

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from kedge.api.selectors import NodeTerm, Requirement
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.plugin import NodeFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import EVERY, Bools, Rows
@@ -31,7 +31,7 @@ class _LabelFilter(NodeFilter):
 
 class NodeNameFilter(_LabelFilter):
     reason = Reason.NODE_NAME
-    label = "node name"
+    label = BLOCKER_LABELS[Reason.NODE_NAME]
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
@@ -46,7 +46,7 @@ class NodeNameFilter(_LabelFilter):
 
 class NodeSelectorFilter(_LabelFilter):
     reason = Reason.NODE_SELECTOR
-    label = "node selector"
+    label = BLOCKER_LABELS[Reason.NODE_SELECTOR]
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
@@ -59,7 +59,7 @@ class NodeSelectorFilter(_LabelFilter):
 
 class NodeAffinityFilter(_LabelFilter):
     reason = Reason.NODE_AFFINITY
-    label = "node affinity"
+    label = BLOCKER_LABELS[Reason.NODE_AFFINITY]
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterable[Self]:

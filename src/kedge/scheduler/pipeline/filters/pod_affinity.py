@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.plugin import PodFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import ABSENT, Bools, Ints
@@ -65,7 +65,7 @@ class AntiAffinityFilter(_ApartFilter):
     """One required anti-affinity term of the pod."""
 
     reason = Reason.POD_ANTI_AFFINITY
-    label = "pod anti-affinity"
+    label = BLOCKER_LABELS[Reason.POD_ANTI_AFFINITY]
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterator[Self]:
@@ -77,7 +77,7 @@ class AntiAffinityOfOthersFilter(_ApartFilter):
     """Required anti-affinity terms of placed pods: the rule is symmetric."""
 
     reason = Reason.ANTI_AFFINITY_OF_OTHERS
-    label = "anti-affinity of other pods"
+    label = BLOCKER_LABELS[Reason.ANTI_AFFINITY_OF_OTHERS]
 
     @classmethod
     def for_shape(cls, context: ShapeContext) -> Iterator[Self]:
@@ -94,7 +94,7 @@ class AffinityFilter(PodFilter):
     """
 
     reason = Reason.POD_AFFINITY
-    label = "pod affinity"
+    label = BLOCKER_LABELS[Reason.POD_AFFINITY]
     # POD_GONE: once the last matching pod is gone, the first of a series may go anywhere.
     unblocked_by = (
         ClusterEvent.NODE

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.plugin import AttemptFilter, AttemptInputs, Blocker, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import EVERY, Bools, Rows
@@ -16,7 +16,7 @@ from kedge.scheduler.state.snapshot import Snapshot
 
 class RefusedFilter(AttemptFilter):
     reason = Reason.REFUSED_LATELY
-    label = "refused lately"
+    label = BLOCKER_LABELS[Reason.REFUSED_LATELY]
     unblocked_by = ClusterEvent.SEEN | ClusterEvent.NODE
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -54,6 +54,15 @@ class ResourceFilter(ClaimFilter):
         for resource, amount in sorted(self._amounts):
             yield self.blocker(resource), self._short(resource, amount, EVERY)
 
+    def failures_if_empty(self) -> Iterator[tuple[Blocker, Bools]]:
+        snapshot = self._snapshot
+        for resource, amount in sorted(self._amounts):
+            column = snapshot.resources.get(resource)
+            if column is None:
+                yield self.blocker(resource), np.ones(snapshot.capacity, np.bool_)
+            else:
+                yield self.blocker(resource), min(amount, AMOUNT_MAX + 1) > snapshot.offered[column]
+
     def _short(self, resource: str, amount: int, rows: Rows) -> Bools:
         snapshot = self._snapshot
         column = snapshot.resources.get(resource)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kedge.api.views import Taint, Toleration
 from kedge.placement.predicates import tolerates
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.plugin import NodeFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import EVERY, Bools, Ids, Rows
@@ -23,7 +23,7 @@ class TaintFilter(NodeFilter):
     """Taints that the pod does not tolerate."""
 
     reason = Reason.TAINT
-    label = "taint"
+    label = BLOCKER_LABELS[Reason.TAINT]
     unblocked_by = ClusterEvent.NODE
 
     def __init__(self, snapshot: Snapshot, tolerations: tuple[Toleration, ...]) -> None:

@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.filters.node_labels import selected
 from kedge.scheduler.pipeline.filters.taints import tolerated
 from kedge.scheduler.pipeline.plugin import PodFilter, ShapeContext
@@ -152,7 +152,7 @@ class TopologySpreadFilter(SkewFilter):
     """One `DoNotSchedule` constraint of the pod. Only nodes with every constraint's topology key count."""
 
     reason = Reason.TOPOLOGY_SPREAD
-    label = "topology spread"
+    label = BLOCKER_LABELS[Reason.TOPOLOGY_SPREAD]
     unblocked_by = ClusterEvent.NODE | ClusterEvent.TOPOLOGY | ClusterEvent.POD_PLACED | ClusterEvent.POD_GONE
 
     def __init__(self, context: ShapeContext, constraint: Spread) -> None:

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from kedge.api.wellknown import ZONE_LABEL
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.plugin import AttemptFilter, AttemptInputs, Blocker, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import Bools, Rows
@@ -17,7 +17,7 @@ from kedge.scheduler.state.snapshot import Snapshot
 
 class ZoneQuotaFilter(AttemptFilter):
     reason = Reason.ZONE_QUOTA
-    label = "zone quota"
+    label = BLOCKER_LABELS[Reason.ZONE_QUOTA]
     unblocked_by = ClusterEvent.NODE | ClusterEvent.QUOTA
 
     def __init__(self, snapshot: Snapshot, tenant: str) -> None:

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
-from kedge.placement.reasons import Reason
+from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.filters.node_labels import selected
 from kedge.scheduler.pipeline.filters.taints import tolerated
 from kedge.scheduler.pipeline.filters.topology_spread import SkewFilter
@@ -22,7 +22,7 @@ class ZoneSkewFilter(SkewFilter):
     """Applies to nodes in the policy's zones and regions, and counts those that the pod could go to."""
 
     reason = Reason.POLICY
-    label = "policy"
+    label = BLOCKER_LABELS[Reason.POLICY]
     unblocked_by = (
         ClusterEvent.NODE
         | ClusterEvent.TOPOLOGY

@@ -19,8 +19,7 @@ from kedge.scheduler.state.snapshot import SCORED_MAX, NodeRow, Snapshot
 LEAST_ALLOCATED = "least-allocated"
 MOST_ALLOCATED = "most-allocated"
 BALANCED_ALLOCATION = "balanced-allocation"
-_FRACTION = 10_000
-"""Parts that a resource is divided into when two resources are compared."""
+_HALF = POINTS_MAX // 2
 _KNOWN_MAX = 4096
 """Different fillings of nodes whose score a shape remembers."""
 
@@ -39,17 +38,33 @@ def allocation_parts(snapshot: Snapshot, requirements: PodRequirements, rows: Ro
 
 
 def _balanced(requirements: PodRequirements, offered: Ints, claimed: Ints) -> Ints:
-    """100 when CPU and memory are used equally, 50 when one is full and the other empty."""
+    """75 if the pod leaves the balance of CPU and memory as it is, up to 100 if it improves it, down to 50 if not."""
     cpu, memory = requirements.requests.get(CPU, 0), requirements.requests.get(MEMORY, 0)
     if not cpu and not memory:
         return np.zeros(offered.shape[1], np.int64)  # pods without requests would fill one node
     asked = np.asarray([[min(cpu, SCORED_MAX)], [min(memory, SCORED_MAX)]], np.int64)
-    taken = np.minimum(claimed + asked, offered)
-    used = taken * _FRACTION // np.maximum(offered, 1)
-    apart = np.abs(used[0] - used[1])
-    apart[(offered == 0).any(0)] = 0
-    balanced: Ints = (2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX)
+    improved = _balance(claimed + asked, offered) - _balance(claimed, offered)
+    balanced: Ints = _HALF + (_HALF + improved) // 2
     return balanced
+
+
+def _balance(claimed: Ints, offered: Ints) -> Ints:
+    """100 when CPU and memory are used equally, 50 when one is full and the other empty.
+
+    In floats, with the operations of kube-scheduler in their order: each is exact or correctly rounded, so the points
+    are the same on every machine.
+    """
+    used = np.minimum(claimed / np.maximum(offered, 1).astype(np.float64), 1.0)
+    apart = np.abs((used[0] - used[1]) / 2)
+    apart[(offered == 0).any(0)] = 0.0
+    points: Ints = ((1.0 - apart) * POINTS_MAX).astype(np.int64)
+    return points
+
+
+def _balance_of(used: list[float]) -> int:
+    """`_balance` of one node, from the used shares of the resources that it has."""
+    apart = abs((used[0] - used[1]) / 2) if len(used) == 2 else 0.0
+    return int((1.0 - apart) * POINTS_MAX)
 
 
 class AllocationScore(RowScore):
@@ -99,7 +114,7 @@ class AllocationScore(RowScore):
 
     def _of(self, offered: tuple[int, ...], scored: tuple[int, ...], claimed: tuple[int, ...]) -> int:
         least = most = resources = 0
-        used = []
+        before, after = [], []
         for has, held, taken, (asks, asks_exactly) in zip(offered, scored, claimed, self._asked, strict=True):
             if has <= 0:
                 continue
@@ -108,12 +123,13 @@ class AllocationScore(RowScore):
             full = min(min(held, SCORED_MAX) + asks, has)
             most += full * POINTS_MAX // has
             least += (has - full) * POINTS_MAX // has
-            used.append(min(taken + asks_exactly, has) * _FRACTION // has)
+            before.append(min(float(taken) / has, 1.0))
+            after.append(min(float(taken + asks_exactly) / has, 1.0))
         if resources == 2:
             least, most = least // 2, most // 2
         weights, requests = self._weights, self._requirements.requests
         total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
         if requests.get(CPU, 0) or requests.get(MEMORY, 0):
-            apart = abs(used[0] - used[1]) if resources == 2 else 0
-            total += weights[BALANCED_ALLOCATION] * ((2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX))
+            improved = _balance_of(after) - _balance_of(before)
+            total += weights[BALANCED_ALLOCATION] * (_HALF + (_HALF + improved) // 2)
         return total

@@ -3,7 +3,7 @@
 from kedge.runtime.action import Action, Next
 from kedge.runtime.context import Context, Held, Reconciler
 from kedge.runtime.controller import Controller, ControllerRuntime, ControllerStatistics
-from kedge.runtime.recheck import ReceivedEvidence, RecordedEvidence, recheck
+from kedge.runtime.recheck import CutOff, ReceivedEvidence, RecordedEvidence, recheck
 from kedge.runtime.spec import ControllerSpec, WatchSpec, wake_itself, wake_owner
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "ControllerRuntime",
     "ControllerSpec",
     "ControllerStatistics",
+    "CutOff",
     "Held",
     "Next",
     "ReceivedEvidence",

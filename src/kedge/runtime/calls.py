@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import msgspec
-
 from kedge.api.objects import Object
 from kedge.api.requests import Written
 from kedge.keys import NO_REVISION, Revision
@@ -18,6 +16,7 @@ class CallReply(NamedTuple):
     objects: tuple[Object, ...] = ()
     revision: Revision = NO_REVISION
     certain: bool = True
+    unanswered_s: float = 0.0
 
 
 NO_REPLY = CallReply("failed")
@@ -27,7 +26,7 @@ def write_reply(written: Written, operation: str) -> CallReply:
     found = written.object
     ours = found.origin.operation == operation
     outcome = "removed" if written.removed else "done" if ours else "unchanged"
-    return CallReply(outcome, (found,), found.revision, ours)
+    return CallReply(outcome, (found,), found.revision, ours, written.unanswered_s)
 
 
 def get_reply(found: Object | None, _: str) -> CallReply:
@@ -36,11 +35,3 @@ def get_reply(found: Object | None, _: str) -> CallReply:
 
 def list_reply(found: Any, _: str) -> CallReply:
     return CallReply("read", tuple(found.objects), found.revision)
-
-
-def copy_body(body: Any) -> Any:
-    """A copy of a request's body for the record: plain data that is equal when it is read back."""
-    try:
-        return msgspec.json.decode(msgspec.json.encode(body))
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        return f"not serializable: {error}"

@@ -60,9 +60,10 @@ from kedge.observe.records import (
     DecisionStep,
     Measured,
     NotStarted,
+    encode_intent,
 )
-from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_of
-from kedge.runtime.calls import NO_REPLY, CallReply, copy_body, get_reply, list_reply, write_reply
+from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_moved
+from kedge.runtime.calls import NO_REPLY, CallReply, get_reply, list_reply, write_reply
 from kedge.runtime.fingerprints import content_fingerprint, input_fingerprints
 from kedge.runtime.queue import RunEffects
 from kedge.runtime.status import plan_status
@@ -365,7 +366,7 @@ class Context:
         reply = NO_REPLY
         error: OperatingError | None = None
         # A copy: the caller may change the body and use it for its next call.
-        body = None if self._steps is None else copy_body(intent.body)
+        body = b"" if self._steps is None else encode_intent(intent.body)
         try:
             reply = read(await send(self._stamped(request, operation)), operation)
         except OperatingError as failed:
@@ -392,7 +393,8 @@ class Context:
                         reply.revision,
                         None if error is None else to_status(error),
                         reply.objects,
-                        marks_of(self._caches.values(), now_s),
+                        marks_moved(self._caches.values(), self._decision.marks, now_s),
+                        reply.unanswered_s,
                     )
                 )
         return reply.objects

@@ -7,7 +7,7 @@ when it runs next, and how to stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +87,7 @@ class Controller:
         client, env = runtime.client, runtime.env
         self.spec = spec
         self.name = spec.name
-        self._reconciler = reconciler
+        self.reconciler = reconciler
         self._client = client
         self._env = env
         self._watches = spec.all_watches()
@@ -95,6 +95,7 @@ class Controller:
         self._own_caches = runtime.caches is None
         self.caches = CacheSet(client, env) if runtime.caches is None else runtime.caches
         self.recorder = runtime.recorder
+        self._pin = self._pin_marks  # bound once: it is passed with every decision
         self._floors = WriteFloors(self.caches, env)
         self.queue: WorkQueue[Key] = WorkQueue(
             env, self.name, workers=spec.workers, priority_of=self._priority, on_loop=self._report_loop
@@ -233,7 +234,9 @@ class Controller:
         except NotSynced:
             return 0
         try:
-            return 0 if found is None else priority_of(found)
+            return 0 if found is None else priority_of(found, self.caches)
+        except NotSynced:
+            return 0
         except Exception as error:  # noqa: BLE001  a bug in the caller's function is reported and costs no wake-up
             self._env.spawn(_raise(error), name=f"{self.name} getting the priority of {key}")
             return 0
@@ -340,6 +343,7 @@ class Controller:
             tenant=item.tenant,
             priority=item.priority,
             fence=0 if fence is None else fence.revision,
+            fenced=self._client.fenced,
             wakes=item.wakes,
             wakes_dropped=item.wakes_dropped,
             attempt=item.attempt,
@@ -385,7 +389,7 @@ class Controller:
         for watch in self._watches:
             if watch.max_age_s is not None:
                 ctx.check_declared(watch.kind, max_age_s=watch.max_age_s)
-        action: Action = await self._reconciler.reconcile(ctx, key)
+        action: Action = await self.reconciler.reconcile(ctx, key)
         return action
 
     def _end(self, item: Item[Key], ctx: Context, decision: Decision, outcome: ItemOutcome | None) -> None:
@@ -401,7 +405,10 @@ class Controller:
         else:
             self.queue.done(item, outcome, facts)
         if self.recorder is not None:
-            self.recorder.take(decision, lambda: pin_all(self._by_kind.values(), decision.marks))
+            self.recorder.take(decision, self._pin)
+
+    def _pin_marks(self, decision: Decision) -> Sequence[Callable[[], None]]:
+        return pin_all(self._by_kind.values(), decision.marks)
 
     def _report_loop(self, loop: Loop[Key]) -> None:
         error = OperatingError(

@@ -12,23 +12,43 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
+import msgspec
+
 from kedge.api.intents import Intent, intent_of
 from kedge.api.objects import Object
 from kedge.api.requests import AnyRequest
 from kedge.api.selectors import LabelSelector
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import Compacted, InvariantBroken, ReplayDiverged, Terminal, from_status
+from kedge.errors import Compacted, InvariantBroken, KedgeError, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
-from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, DecisionStep, Measured, NotStarted
+from kedge.observe.records import (
+    Budget,
+    CacheRead,
+    Call,
+    Clock,
+    Decision,
+    DecisionStep,
+    Measured,
+    NotStarted,
+    encode_intent,
+)
 from kedge.runtime.action import Action, Next, check_action
 from kedge.runtime.cache import Cache, Index, Read, ReceivedLog, Stale
-from kedge.runtime.calls import copy_body
 from kedge.runtime.context import Context, Reconciler
 
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer")
-_Failure = TypeVar("_Failure", ReplayDiverged, Compacted)
+
+
+class CutOff(KedgeError):
+    """The process ended during the decision, so its record has no result. The steps that it has agree.
+
+    Read the objects to see which of its requests took effect.
+    """
+
+
+_Failure = TypeVar("_Failure", ReplayDiverged, Compacted, CutOff)
 
 
 class Evidence(Protocol):
@@ -81,6 +101,7 @@ async def recheck(decision: Decision, reconciler: Reconciler, evidence: Evidence
     Raises:
         ReplayDiverged: the second run differs; the message names the step and the difference.
         Compacted: the objects it read are no longer known. Keep the record, or its log, for longer.
+        CutOff: the record ends with the process that made it, and agrees up to there.
     """
     if decision.result == "cancelled" or any(isinstance(step, NotStarted) for step in decision.steps):
         return  # cancelled from outside at a moment that no input determines; or never begun
@@ -91,6 +112,8 @@ async def recheck(decision: Decision, reconciler: Reconciler, evidence: Evidence
     ended = await _run_again(decision, reconciler, ctx, replay)
     if replay.failure is not None:
         raise replay.failure  # also if the reconciler caught it
+    if not decision.result and replay.peek() is None:
+        raise replay.cut_off()
     was = _Result(decision.result, decision.delay_s, decision.condition, decision.reason)
     for field in ("result", "delay_s", "condition", "reason"):
         value, before = getattr(ended, field), getattr(was, field)
@@ -153,8 +176,8 @@ class _Replay:
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        self.failure: ReplayDiverged | Compacted | None = None
-        """The first divergence, or the first input that is no longer known."""
+        self.failure: ReplayDiverged | Compacted | CutOff | None = None
+        """The first divergence, the first input that is no longer known, or the end of a record that was cut off."""
         self._place = 0
 
     def peek(self) -> DecisionStep | None:
@@ -163,6 +186,8 @@ class _Replay:
 
     def take(self, kind: type[_T], requested: str) -> _T:
         step = self.peek()
+        if step is None and not self.decision.result:
+            raise self.fail(self.cut_off())
         if step is None and self.decision.error.startswith("InvariantBroken: "):
             raise InvariantBroken(self.decision.error.partition(": ")[2])  # raised before there was anything to record
         if not isinstance(step, kind):
@@ -186,6 +211,12 @@ class _Replay:
     def diverge(self, how: str) -> NoReturn:
         what = f"decision {self.decision.id} about {self.decision.key}, step {self._place + 1}: {how}"
         raise self.fail(ReplayDiverged(what))
+
+    def cut_off(self) -> CutOff:
+        decision = self.decision
+        return CutOff(
+            f"decision {decision.id} about {decision.key} was cut off after step {self._place}: its process ended"
+        )
 
     def fail(self, error: _Failure) -> _Failure:
         if self.failure is None:
@@ -262,7 +293,7 @@ class _RecordedContext(Context):
         intent = intent_of(request, ensures=ensures)
         step = self._replay.take(Call, f"{intent.verb} {intent.key or ''}")
         was = Intent(step.verb, step.key, step.intent, step.check)
-        intent = intent._replace(body=copy_body(intent.body))
+        intent = intent._replace(body=msgspec.json.decode(encode_intent(intent.body)))
         for field, now, then in zip(Intent._fields, intent, was, strict=True):
             if now != then:
                 self._replay.diverge(f"its {step.verb} of {step.key} has {field} {now!r}, but had {then!r}")

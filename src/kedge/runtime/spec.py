@@ -57,8 +57,8 @@ class ControllerSpec:
     workers: int = WORKERS
     max_age_s: float | None = None
     """The oldest that any of its caches may be for any decision, where a `WatchSpec` does not set its own bound."""
-    priority_of: Callable[[Object], int] | None = None
-    """The priority of an object of `kind`; higher goes first."""
+    priority_of: Callable[[Object, CacheSet], int] | None = None
+    """The priority of an object of `kind`; higher goes first. It may read the caches of the kinds in `watches`."""
 
     def __post_init__(self) -> None:
         check(self.workers > 0, "a controller needs at least one worker")

@@ -7,7 +7,7 @@ change of times alone does not count. Pure; `Context.write_status` sends the pla
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,17 +28,20 @@ def status_of(found: Object) -> dict[str, Any]:
     return msgspec.json.decode(found.value, type=_StatusOnly).status
 
 
-def plan_status(found: Object, status: Mapping[str, Any], now: datetime) -> dict[str, Any] | None:
+def plan_status(
+    found: Object, status: Mapping[str, Any], now: datetime, *, dropped: Sequence[str] = ()
+) -> dict[str, Any] | None:
     """The merge patch that sets `status` on `found`; None if `found` already has it.
 
-    Conditions are set by type; conditions of other writers stay. `observedGeneration` is the generation of `found`,
-    which the caller read, and the patch is rejected if `found` is no longer the newest version.
+    Conditions are set by type; conditions of other writers stay, and those of the types in `dropped` are removed.
+    `observedGeneration` is the generation of `found`, which the caller read, and the patch is rejected if `found` is no
+    longer the newest version.
     """
     old = status_of(found)
     wanted = dict(status)
     generation = found.metadata.generation
     if "conditions" in wanted:
-        conditions = list(old.get("conditions") or ())
+        conditions = [each for each in old.get("conditions") or () if each.get("type") not in dropped]
         for each in wanted["conditions"]:
             conditions = set_condition(conditions, {"observedGeneration": generation, **each}, now)
         wanted["conditions"] = conditions

@@ -92,7 +92,7 @@ async def test_an_object_survives_a_round_trip_over_the_wire() -> None:
         written = await client.create(CONFIG_MAP, config_map(x="1"), namespace="default", options=options)
         found = await client.get(A)
         assert (found.revision, found.value, found.key) == (written.object.revision, written.object.value, A)
-        assert found.origin == Origin("op-1", "deployment:7")
+        assert found.origin == Origin("op-1", "deployment:7", "test")
         assert found.created == found.revision
         assert b"resourceVersion" not in found.value
         listed = await client.list(CONFIG_MAP, ListOptions(namespace="default"))
@@ -179,7 +179,7 @@ async def test_a_watch_sends_existing_objects_then_changes_with_their_origins() 
         while event.object is None:
             event = await anext(events)
         assert (event.type.value, event.object.revision) == ("ADDED", made.object.revision)
-        assert event.object.origin == Origin("o", "d")
+        assert event.object.origin == Origin("o", "d", "test")
         await events.aclose()
 
 
@@ -265,7 +265,23 @@ def _samples() -> list[Any]:
         requests.Reserve(chunk),
         requests.Evict(pod),
         requests.ConfirmEnded("n", "u", "p"),
+        requests.RequestToken(key=Key("ServiceAccount", "default", "default")),
     ]
 
 
 SAMPLES = _samples()
+
+
+@on_loop
+async def test_the_connections_of_a_burst_are_reused_by_the_next() -> None:
+    async with local_api() as (server, port):
+        transport = HttpTransport(ServerAddress("127.0.0.1", port))
+        await transport.send(Create(NAMESPACE, {"metadata": {"name": "default"}}))
+        await transport.send(Create(CONFIG_MAP, config_map("web"), "default"))
+        used = []
+        for _ in range(3):  # of reads: writes of one turn share an exchange
+            await asyncio.gather(*(transport.send(Get(Key("ConfigMap", "default", "web"))) for _ in range(40)))
+            used.append(set(server.connections.open))
+        assert len(used[0]) == 40
+        assert used[0] == used[1] == used[2]
+        await transport.close()

@@ -167,7 +167,7 @@ async def test_a_priority_function_that_raises_costs_no_wake_up(harness: Control
         seen.append(key.name)
         return Action.await_change()
 
-    def priority_of(_: object) -> int:
+    def priority_of(*_: object) -> int:
         raise KeyError("no such annotation")
 
     await harness.create()
@@ -187,7 +187,7 @@ async def test_higher_priorities_go_first(harness: ControllerHarness) -> None:
 
     for n in (1, 3, 2):
         await harness.create(f"s{n}", n)
-    harness.open(work, workers=1, priority_of=lambda found: found.view.spec.replicas)
+    harness.open(work, workers=1, priority_of=lambda found, _: found.view.spec.replicas)
     await until(lambda: len(order) == 3)
     assert order == ["s3", "s2", "s1"]
 

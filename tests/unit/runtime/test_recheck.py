@@ -28,7 +28,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe import Decision, DecisionLog, Recorder, read_decisions
 from kedge.observe.records import decode_decision, encode_decision, without_objects
-from kedge.runtime import ReceivedEvidence, RecordedEvidence, recheck
+from kedge.runtime import CutOff, ReceivedEvidence, RecordedEvidence, recheck
 from kedge.runtime.cache import Index
 
 WEB = Key("ReplicaSet.apps", "default", "web")
@@ -235,6 +235,24 @@ async def test_everything_that_uses_the_context_is_in_the_record(harness: Contro
     for decision in harness.decisions():
         again = decode_decision(encode_decision(decision))
         await recheck(again, FunctionReconciler(uses_everything), RecordedEvidence(), harness.env)
+
+
+@with_harness()
+async def test_a_decision_that_a_crash_cut_off_is_reported_as_such_and_not_as_diverged(
+    harness: ControllerHarness,
+) -> None:
+    await harness.create("web", 1)
+    controller = harness.open(uses_everything, owns=(POD,), indexes=(BY_SIZE,))
+    await until(harness.decisions)
+    await controller.stop()
+    whole = harness.decisions()[0]
+    for made in range(len(whole.steps) + 1):
+        cut = msgspec.structs.replace(whole, steps=whole.steps[:made], result="", delay_s=None)
+        with pytest.raises(CutOff, match=f"{WEB} was cut off after step {made}:"):
+            await recheck(cut, FunctionReconciler(uses_everything), RecordedEvidence(), harness.env)
+    other = msgspec.structs.replace(whole, steps=whole.steps[1:], result="", delay_s=None)
+    with pytest.raises(ReplayDiverged):
+        await recheck(other, FunctionReconciler(uses_everything), RecordedEvidence(), harness.env)
 
 
 def test_records_from_the_durable_log_are_complete(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ class Client(Verbs):
         """Whether revisions of all kinds are of one sequence."""
         return self._transport.one_history
 
+    @property
+    def fenced(self) -> bool:
+        """Whether the server checks fences. A server without operation ids has none."""
+        return self._transport.repeats_safely
+
     def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]:
         """Carry out a request, with the retries that are safe for it.
 
@@ -154,21 +159,24 @@ class Client(Verbs):
         request = self._identified(request)
         began_s = self._env.monotonic()
         retries: Retries | None = None
-        unknown = False
+        unanswered_s: float | None = None
         while True:
+            sent_s = self._env.monotonic()
             try:
-                return await self._attempt(self._transport.send, request)
+                reply = await self._attempt(self._transport.send, request)
+                return reply if unanswered_s is None else _after_loss(reply, unanswered_s)
             except NOT_CARRIED_OUT as error:
                 retries = retries or Retries(self._env, began_s)
                 # This attempt had no effect, but an earlier one may have had: that stays unknown.
-                await retries.pause(_still_unknown(request, error) if unknown else error)
+                await retries.pause(error if unanswered_s is None else _still_unknown(request, error))
             except OutcomeUnknown as error:
-                unknown = True
+                if unanswered_s is None:
+                    unanswered_s = self._env.monotonic() - sent_s
                 retries = retries or Retries(self._env, began_s)
                 self._unknown.inc()
                 found = await self._find_effect(request)
                 if found is not None:
-                    return found
+                    return _after_loss(found, unanswered_s)
                 if not self._transport.repeats_safely:
                     raise
                 await retries.pause(error)
@@ -194,6 +202,11 @@ class Client(Verbs):
         origin = options.origin._replace(operation=self._env.new_uid())
         replace = msgspec.structs.replace
         return replace(request, options=replace(options, origin=origin))
+
+
+def _after_loss(reply: Reply, unanswered_s: float) -> Reply:
+    """The reply, with the time that an earlier attempt had none."""
+    return msgspec.structs.replace(reply, unanswered_s=unanswered_s) if isinstance(reply, Written) else reply
 
 
 def _still_unknown(request: Request[Any], error: Exception) -> OutcomeUnknown:

@@ -21,7 +21,7 @@ class Transport(Protocol):
 
     @property
     def repeats_safely(self) -> bool:
-        """Whether the server knows operation ids, so that a repeated write gets its first outcome."""
+        """Whether the server knows operation ids, so that a repeat gets the first outcome, and checks fences."""
 
     @property
     def one_history(self) -> bool:

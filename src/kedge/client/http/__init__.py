@@ -5,7 +5,9 @@ A server that is not kedge has no fences and no operation ids: `HttpTransport.re
 
 from __future__ import annotations
 
+from kedge.client.http.failover import FailoverTransport, with_servers
 from kedge.client.http.kubeconfig import ServerAddress, read_kubeconfig
+from kedge.client.http.rest import RestClient
 from kedge.client.http.transport import HttpTransport
 
-__all__ = ["HttpTransport", "ServerAddress", "read_kubeconfig"]
+__all__ = ["FailoverTransport", "HttpTransport", "RestClient", "ServerAddress", "read_kubeconfig", "with_servers"]

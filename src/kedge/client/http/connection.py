@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import httptools
 
@@ -17,6 +17,9 @@ from kedge.client.http.kubeconfig import ServerAddress
 from kedge.errors import KedgeError
 
 CONNECT_S = 10.0
+IDLE_MAX = 256
+"""Connections kept for the next requests. Callers bound the requests in flight; fewer connections than that would mean
+TLS handshakes after every burst."""
 LINE_BYTES_MAX = 64 * 1024 * 1024
 """One line of a watch; an object is far smaller."""
 
@@ -56,8 +59,7 @@ class ClientConnection(asyncio.Protocol):
     # -- asyncio.Protocol and httptools ------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
@@ -115,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
         """The whole body."""
         while not reply.ended:
             await self._wait()
-        return b"".join(reply.body)
+        return reply.body[0] if len(reply.body) == 1 else b"".join(reply.body)
 
     async def read_lines(self, reply: HttpReply) -> AsyncIterator[bytes]:
         """The body line by line, as it arrives."""
@@ -153,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
 class ConnectionPool:
     """Connections to one server. Idle ones are reused, newest first; the caller bounds how many are in use."""
 
-    def __init__(self, address: ServerAddress, *, idle_max: int = 16) -> None:
+    def __init__(self, address: ServerAddress, *, idle_max: int = IDLE_MAX) -> None:
         self._address = address
         self._idle: list[ClientConnection] = []
         self._idle_max = idle_max
@@ -167,21 +169,41 @@ class ConnectionPool:
         size = b"Content-Length: %d\r\n" % length if length or method in ("POST", "PUT", "PATCH") else b""
         return f"{method} {target} HTTP/1.1\r\n".encode() + self._shared + extra + size + b"\r\n"
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[ClientConnection]:
-        """A connection for one caller. It is kept if its reply was read to the end, and aborted otherwise."""
-        found = await self._take()
-        try:
-            yield found
-        except BaseException:
-            found.abort()
-            raise
-        if found.usable and found._reply.ended and len(self._idle) < self._idle_max:
-            self._idle.append(found)
-        else:
-            found.abort()
+    async def request(self, head: bytes, body: bytes) -> tuple[HttpReply, bytes]:
+        """Send one request and read its whole reply. Cancelled, it aborts its connection.
 
-    async def _take(self) -> ClientConnection:
+        Raises:
+            RequestNotSent, ConnectionBroken: as `ClientConnection.exchange`.
+        """
+        connection = await self.take()
+        try:
+            reply = await connection.exchange(head, body)
+            answer = await connection.read(reply)
+        except BaseException:
+            connection.abort()
+            raise
+        self._give_back(connection)
+        return reply, answer
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[ClientConnection]:
+        """A connection for one exchange whose reply is read to its end. After an error it is aborted."""
+        connection = await self.take()
+        try:
+            yield connection
+        except BaseException:
+            connection.abort()
+            raise
+        self._give_back(connection)
+
+    def _give_back(self, connection: ClientConnection) -> None:
+        if connection.usable and len(self._idle) < self._idle_max:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    async def take(self) -> ClientConnection:
+        """A connection for one caller, which aborts it at the end."""
         while self._idle:
             found = self._idle.pop()
             if found.usable:

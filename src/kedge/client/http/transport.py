@@ -5,7 +5,6 @@ A request that certainly did not reach the server is `Unavailable`; a write whos
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from kedge.api import http_headers
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.requests import (
+    Delete,
     DeleteCollection,
     EventType,
     Get,
@@ -24,14 +24,16 @@ from kedge.api.requests import (
     OpenWatch,
     Reply,
     Request,
+    RequestToken,
     WatchEvent,
     Written,
 )
 from kedge.api.wellknown import INITIAL_EVENTS_END
 from kedge.client.http import wire
+from kedge.client.http.batches import WriteBatches
 from kedge.client.http.connection import ClientConnection, ConnectionBroken, ConnectionPool, HttpReply, RequestNotSent
 from kedge.client.http.kubeconfig import ServerAddress
-from kedge.errors import OperatingError, OutcomeUnknown, Unavailable, from_status
+from kedge.errors import NotFound, OperatingError, OutcomeUnknown, Unavailable, from_status
 from kedge.keys import NO_REVISION
 
 _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
@@ -42,11 +44,11 @@ _UNKNOWN_CODES = frozenset({500, 502, 504})
 class HttpTransport:
     """Implements `client.contract.Transport` on one server."""
 
-    one_history = True
-
     def __init__(self, address: ServerAddress, *, kinds: Registry = KINDS, is_kedge: bool = True) -> None:
-        """`is_kedge`: the server knows operation ids and fences, so a write may be repeated."""
+        """`is_kedge`: the server knows operation ids and fences, so a write may be repeated, and its revisions are of
+        one sequence. Kubernetes promises neither."""
         self._pool = ConnectionPool(address)
+        self._writes = WriteBatches(self._pool)
         self._kinds = kinds
         self._is_kedge = is_kedge
 
@@ -58,46 +60,74 @@ class HttpTransport:
     def repeats_safely(self) -> bool:
         return self._is_kedge
 
+    @property
+    def one_history(self) -> bool:
+        return self._is_kedge
+
     async def send(self, request: Request[Reply]) -> Reply:
         call = wire.http_call(request, self._kinds)
         try:
-            async with self._pool.connection() as connection:
-                reply = await connection.exchange(
-                    self._pool.head(call.method, call.target, call.headers, len(call.body)), call.body
-                )
-                body = await connection.read(reply)
+            if self._is_kedge and not request.reads:
+                reply, body = await self._writes.send(call)
+            else:
+                head = self._pool.head(call.method, call.target, call.headers, len(call.body))
+                reply, body = await self._pool.request(head, call.body)
         except RequestNotSent as error:
             raise Unavailable(str(error)) from error
         except ConnectionBroken as error:
             raise _unknown(request, str(error)) from error
         if reply.code >= 400:
             raise _failure(request, reply, body, self._kinds)
-        found: Reply = self._decoded(request, reply, body)
+        found: Reply
+        if not self._is_kedge and (status := wire.success_status(body)) is not None:
+            found = await self._after_status(request, status)
+        else:
+            found = self._decoded(request, reply, body)
         return found
+
+    async def _after_status(self, request: Request[Any], status: Mapping[str, Any]) -> Any:
+        """The reply to a write that Kubernetes answers with a bare `Status`: the object is read, unless it is gone.
+
+        Raises:
+            OutcomeUnknown: the write was made, and its object cannot be read.
+        """
+        if isinstance(request, DeleteCollection):
+            return []
+        key = request.target
+        last = wire.name_only(self._kind(request), key, str((status.get("details") or {}).get("uid") or ""))
+        if isinstance(request, Delete):
+            return Written(last, removed=True)
+        try:
+            return Written(await self.send(Get(key)))
+        except NotFound:
+            return Written(last, removed=True)
+        except Unavailable as error:
+            raise OutcomeUnknown(f"{key} was written, and cannot be read back: {error}", key=key) from error
 
     async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
         call = wire.http_call(request, self._kinds)
-        stack = contextlib.AsyncExitStack()
+        connection: ClientConnection | None = None
         try:
-            connection = await stack.enter_async_context(self._pool.connection())
+            connection = await self._pool.take()
             reply = await connection.exchange(self._pool.head(call.method, call.target, call.headers, 0), b"")
             if reply.code >= 400:
                 raise _failure(request, reply, await connection.read(reply), self._kinds)
-        except (RequestNotSent, ConnectionBroken) as error:
-            await stack.aclose()
-            raise Unavailable(str(error)) from error
-        except BaseException:
-            await stack.aclose()
+        except BaseException as error:
+            if connection is not None:
+                connection.abort()
+            if isinstance(error, RequestNotSent | ConnectionBroken):
+                raise Unavailable(str(error)) from error
             raise
-        events = self._events(request.kind, connection, reply, stack)
+        events = self._events(request.kind, connection, reply)
         await anext(events)  # begun, it closes its connection even if nothing is ever read from it
         return events
 
     async def close(self) -> None:
+        await self._writes.close()
         await self._pool.close()
 
     async def _events(
-        self, kind: Kind, connection: ClientConnection, reply: HttpReply, stack: contextlib.AsyncExitStack
+        self, kind: Kind, connection: ClientConnection, reply: HttpReply
     ) -> AsyncGenerator[WatchEvent, None]:
         try:
             yield WatchEvent(EventType.BOOKMARK, None, NO_REVISION)  # for `open_watch` alone
@@ -108,7 +138,6 @@ class HttpTransport:
             raise Unavailable(f"the watch broke: {error}") from error
         finally:
             connection.abort()
-            await stack.aclose()
 
     def _decoded(self, request: Request[Any], reply: HttpReply, body: bytes) -> Any:
         match request:
@@ -119,7 +148,9 @@ class HttpTransport:
             case List():
                 return wire.object_list(body, request.kind)
             case DeleteCollection():
-                return [Written(each, removed=True) for each in wire.object_list(body, request.kind).objects]
+                return wire.deleted(body, request.kind)
+            case RequestToken():
+                return wire.issued_token(body)
             case _:
                 return self._written(request, reply, body)
 

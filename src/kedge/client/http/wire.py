@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 
@@ -23,6 +23,7 @@ from kedge.api.requests import (
     Evict,
     Get,
     GetScale,
+    IssuedToken,
     List,
     ListOptions,
     ObjectList,
@@ -30,11 +31,14 @@ from kedge.api.requests import (
     Patch,
     Request,
     RequestOptions,
+    RequestToken,
     Reserve,
     Update,
     WriteOptions,
     Written,
 )
+from kedge.api.timestamps import parse_time
+from kedge.api.wellknown import AUTHENTICATION_GROUP
 from kedge.errors import BadRequest, InvariantBroken
 from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 
@@ -59,19 +63,17 @@ class HttpCall(NamedTuple):
 def http_call(request: Request[Any], kinds: Registry) -> HttpCall:
     """How a request is sent."""
     headers = _headers(request.options)
+    headers.append((http_headers.ORIGINS, b"1"))
     match request:
         case Get():
-            headers.append((http_headers.ORIGINS, b"1"))
             return HttpCall(
                 "GET", _object(kinds, request.key, resourceVersion=request.options.resource_version), headers
             )
         case GetScale():
             return HttpCall("GET", _object(kinds, request.key, "scale"), headers)
         case List():
-            headers.append((http_headers.ORIGINS, b"1"))
             return HttpCall("GET", _collection(request.kind, request.options), headers)
         case OpenWatch():
-            headers.append((http_headers.ORIGINS, b"1"))
             return HttpCall("GET", _watch(request), headers)
         case Create():
             target = _path(request.kind, request.target.namespace)
@@ -89,15 +91,24 @@ def http_call(request: Request[Any], kinds: Registry) -> HttpCall:
         case DeleteCollection():
             target = _collection(request.kind, request.selection)
             return _with_json("DELETE", target, headers, _delete_options(request.options))
+        case _:
+            name, posted = _posted(request)
+            return _with_json("POST", _object(kinds, request.target, name), headers, posted)
+
+
+def _posted(request: Request[Any]) -> tuple[str, dict[str, Any]]:
+    """The subresource to which a request is posted, and its body."""
+    match request:
         case Evict():
-            return _with_json("POST", _object(kinds, request.key, "eviction"), headers, _eviction(request))
+            return "eviction", _eviction(request)
         case Bind():
-            return _with_json("POST", _object(kinds, request.binding.pod, "binding"), headers, _binding(request))
+            return "binding", _binding(request)
         case Reserve():
-            return _with_json("POST", _object(kinds, request.target, "gang"), headers, _chunk(request))
+            return "gang", _chunk(request)
         case ConfirmEnded():
-            ended = {"nodeUID": request.node_uid, "podUID": request.pod_uid}
-            return _with_json("POST", _object(kinds, request.target, "ended"), headers, ended)
+            return "ended", {"nodeUID": request.node_uid, "podUID": request.pod_uid}
+        case RequestToken():
+            return "token", _token_request(request)
     raise InvariantBroken(f"no HTTP form of {type(request).__name__}: add it here")
 
 
@@ -218,19 +229,28 @@ def _chunk(request: Reserve) -> dict[str, Any]:
     return {"chunk": msgspec.to_builtins(request.chunk)}
 
 
+def _token_request(request: RequestToken) -> dict[str, Any]:
+    spec: dict[str, Any] = {"audiences": list(request.audiences), "expirationSeconds": request.expiration_s}
+    if request.bound is not None:
+        bound = request.bound
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": bound.kind, "name": bound.name, "uid": bound.uid}
+    return {"kind": "TokenRequest", "apiVersion": f"{AUTHENTICATION_GROUP}/v1", "spec": spec}
+
+
 # -- replies -----------------------------------------------------------------------------------------
 
 
 class _RawList(msgspec.Struct):
     metadata: dict[str, Any]
     items: list[msgspec.Raw] | None = None
-    kedge: list[tuple[int, str, str]] = []
+    kedge: list[tuple[int, str, str, str]] = []
+    kedgeRemoved: list[bool] = []  # noqa: N815  # as on the wire
 
 
 class _RawEvent(msgspec.Struct):
     type: str
     object: msgspec.Raw
-    kedge: tuple[int, str, str] = (0, "", "")
+    kedge: tuple[int, str, str, str] = (0, "", "", "")
 
 
 decode_list = msgspec.json.Decoder(_RawList).decode
@@ -277,14 +297,14 @@ def _without_version(data: bytes, kind: Kind) -> tuple[bytes, Revision]:
 
 
 def origin_of(parts: Sequence[Any]) -> tuple[Revision, Origin]:
-    created, operation, decision = parts
-    return created, Origin(operation, decision) if operation or decision else NO_ORIGIN
+    created, *origin = parts
+    return created, Origin(*origin) if any(origin) else NO_ORIGIN
 
 
 def object_list(data: bytes, kind: Kind) -> ObjectList:
     found = decode_list(data)
     items = found.items or []
-    origins = found.kedge or [(0, "", "")] * len(items)
+    origins = found.kedge or [(0, "", "", "")] * len(items)
     objects = [object_of(bytes(item), kind, *origin_of(parts)) for item, parts in zip(items, origins, strict=True)]
     metadata = found.metadata
     return ObjectList(
@@ -296,8 +316,29 @@ def object_list(data: bytes, kind: Kind) -> ObjectList:
     )
 
 
-def written(data: bytes, kind: Kind, headers: Mapping[bytes, bytes], warnings: tuple[str, ...]) -> Written:
-    return Written(single(data, kind, headers), warnings)
+def deleted(data: bytes, kind: Kind) -> list[Written]:
+    """The objects of a deletecollection. A server that is not kedge does not send which of them are gone: an object
+    that is not marked as being deleted is."""
+    gone = decode_list(data).kedgeRemoved
+    objects = object_list(data, kind).objects
+    if gone:
+        return [Written(each, removed=removed) for each, removed in zip(objects, gone, strict=True)]
+    return [Written(each, removed=each.metadata.deletion_timestamp is None) for each in objects]
+
+
+def success_status(data: bytes) -> Mapping[str, Any] | None:
+    """The `Status` of a success, if the reply is one instead of an object."""
+    if b'"Status"' not in data[:200] and b'"Success"' not in data:
+        return None
+    found = msgspec.json.decode(data)
+    return found if isinstance(found, Mapping) and found.get("kind") == "Status" else None
+
+
+def name_only(kind: Kind, key: Key, uid: str) -> Object:
+    """An object of which only the name is known."""
+    metadata = {"name": key.name, **({"namespace": key.namespace} if key.namespace else {}), "uid": uid}
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    return Object(kind, key, encode_object(body), revision=NO_REVISION)
 
 
 def single(data: bytes, kind: Kind, headers: Mapping[bytes, bytes]) -> Object:
@@ -305,5 +346,11 @@ def single(data: bytes, kind: Kind, headers: Mapping[bytes, bytes]) -> Object:
     origin = Origin(
         headers.get(http_headers.OPERATION, b"").decode("latin-1"),
         headers.get(http_headers.DECISION, b"").decode("latin-1"),
+        unquote(headers.get(http_headers.CALLER, b"").decode("latin-1")),
     )
     return object_of(data, kind, created, origin if any(origin) else NO_ORIGIN)
+
+
+def issued_token(data: bytes) -> IssuedToken:
+    status = msgspec.json.decode(data)["status"]
+    return IssuedToken(status["token"], parse_time(status["expirationTimestamp"]))

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
 
-from kedge.errors import Compacted
 from kedge.observe.records import CacheMark
 from kedge.runtime.cache.cache import Cache
 
 
 def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
-    """The state of each cache at `now_s` of the monotonic clock. Called for every decision and every call."""
+    """The state of each cache at `now_s` of the monotonic clock. Called for every decision."""
     return tuple([CacheMark(each.name, each.received.place, each._revision, now_s - each._proved_s) for each in caches])
+
+
+def marks_moved(caches: Collection[Cache], marks: Iterable[CacheMark], now_s: float) -> tuple[CacheMark, ...]:
+    """The state of each cache, if one of them has moved since `marks`; else empty. Called for every call."""
+    for cache, mark in zip(caches, marks, strict=False):  # a decision without marks is not recorded
+        if cache.received.place != mark.place:
+            return marks_of(caches, now_s)
+    return ()
 
 
 def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callable[[], None]]:
     """Keep what every cache received since its mark, so that the decision can be run again. Returns the releases."""
     releases: list[Callable[[], None]] = []
     for cache, mark in zip(caches, marks, strict=True):
-        with suppress(Compacted):  # the decision ran for so long that the log has moved on
+        if mark.place >= cache.received.oldest:  # else the decision ran for so long that the log has moved on
             releases.append(cache.received.pin(mark.place).release)
     return releases

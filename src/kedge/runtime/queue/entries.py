@@ -5,6 +5,7 @@ Neighbours: `queue` moves entries between states, `order` and `delays` hold them
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic
 
 from kedge.runtime.queue.items import K, KeyState, WaitReason, Wake
@@ -38,6 +39,7 @@ class QueueEntry(Generic[K]):
         "charged_s",
         "due_s",
         "failures",
+        "given",
         "key",
         "lane",
         "last_error",
@@ -68,11 +70,13 @@ class QueueEntry(Generic[K]):
     again_reason: WaitReason
     """Set while `again_s` is."""
 
-    def __init__(self, key: K, tenant: str, priority: int, added_s: float) -> None:
+    def __init__(self, key: K, tenant: str, priority: int, added_s: float, *, given: bool = False) -> None:
         self.key = key
         self.tenant = tenant
         self.base_priority = priority
         """The priority of its retries and requeues."""
+        self.given = given
+        """Whether a caller gave the priority; otherwise it is computed from the key for each turn."""
         self.priority = priority
         """The priority of this turn in the queue: the highest of its adds."""
         self.state = WAITING
@@ -87,3 +91,13 @@ class QueueEntry(Generic[K]):
         self.wakes: list[Wake] = []
         """The distinct wake-ups since the last run began, bounded."""
         self.wakes_dropped = 0
+
+    def begin_turn(self, priority_of: Callable[[K], int]) -> None:
+        """It was handed out: later adds are about its next turn."""
+        self.reason = NO_REASON
+        self.wakes = []
+        self.wakes_dropped = 0
+        if not self.given:
+            # Computed again: at the first add its object, or the class of that, may not have been known yet.
+            self.base_priority = priority_of(self.key)
+        self.priority = self.base_priority

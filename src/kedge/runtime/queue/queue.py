@@ -14,7 +14,7 @@ from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.errors import InvariantBroken, TooManyRequests, unreachable
 from kedge.runtime.queue.delays import Delays, DelayTimer
-from kedge.runtime.queue.entries import NO_REASON, READY, RUNNING, WAITING, QueueEntry
+from kedge.runtime.queue.entries import READY, RUNNING, WAITING, QueueEntry
 from kedge.runtime.queue.items import (
     REQUEUE,
     RESYNC,
@@ -177,6 +177,7 @@ class WorkQueue(Generic[K]):
                 self._tenant_of(key) if tenant is None else tenant,
                 self._priority_of(key) if priority is None else priority,
                 now_s,
+                given=priority is not None,
             )
             if wake is RESYNC:
                 entry.priority = RESYNC_PRIORITY
@@ -204,7 +205,7 @@ class WorkQueue(Generic[K]):
     def _claim(self, entry: QueueEntry[K], wake: Wake, priority: int | None, tenant: str | None) -> None:
         """Raise a queued key to the requested priority; move it to another tenant, if one is given."""
         if priority is not None:
-            entry.base_priority = priority
+            entry.base_priority, entry.given = priority, True
         requested = RESYNC_PRIORITY if wake is RESYNC else entry.base_priority
         if entry.state is RUNNING and entry.again_s is None:
             entry.priority = requested  # its next turn begins here
@@ -281,10 +282,7 @@ class WorkQueue(Generic[K]):
             entry.place,
             entry.aged,
         )
-        entry.reason = NO_REASON
-        entry.wakes = []
-        entry.wakes_dropped = 0
-        entry.priority = entry.base_priority
+        entry.begin_turn(self._priority_of)
         return item
 
     def done(self, item: Item[K], outcome: ItemOutcome = SUCCESS, facts: RunEffects | None = None) -> None:

@@ -8,8 +8,9 @@ import dataclasses
 import json
 from typing import Any
 
-from tests.kit.api_server import exchange, local_api
+from tests.kit.api_server import Gate, exchange, local_api
 from tests.kit.loops import eventually, on_loop
+from tests.kit.raw_http import sent
 
 from kedge.limits import Limits
 
@@ -33,6 +34,34 @@ async def test_requests_on_one_connection_are_answered_in_order() -> None:
         reply = await exchange(port, get("/livez") + get("/version") + get("/livez", "Connection: close"), end=False)
     assert reply.count(b"HTTP/1.1 200") == 3
     assert reply.index(b"ok") < reply.index(b"gitVersion") < reply.rindex(b"ok")
+
+
+@on_loop
+async def test_more_pipelined_requests_than_the_limit_are_refused() -> None:
+    limits = dataclasses.replace(SMALL, http_pipelined_max=2)
+    async with local_api(limits=limits) as (server, port):
+        server.connections.handler = gate = Gate(server.handler)
+        gate.open.clear()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(get("/livez") * 4)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 60) == b""  # the reply under way is cut
+        writer.close()
+        gate.open.set()
+        assert server.connections.unreadable.labels("400").value == 1
+        reply = await exchange(port, get("/livez") * 2 + get("/livez", "Connection: close"), end=False)
+        assert reply.count(b"HTTP/1.1 200") == 3
+
+
+@on_loop
+async def test_a_long_body_of_yaml_is_refused() -> None:
+    limits = dataclasses.replace(Limits(), http_yaml_bytes_max=1_000)
+    body = b"kind: Namespace\nmetadata: {name: a, annotations: {x: " + b"a" * 1_000 + b"}}\n"
+    async with local_api(limits=limits) as (_, port):
+        code, _, status = await sent(port, "POST", "/api/v1/namespaces", body, "application/yaml")
+        taken, _, _ = await sent(port, "POST", "/api/v1/namespaces", b"metadata: {name: a}", "application/yaml")
+    assert (code, taken) == (400, 201)
+    assert "at most 1000 bytes" in status["message"]
 
 
 @on_loop
@@ -108,6 +137,28 @@ async def test_half_a_request_is_cut_off_in_time() -> None:
     async with local_api(limits=limits) as (_, port):
         code, status = code_and_status(await exchange(port, b"GET /livez HTT", end=False))
     assert (code, status["reason"]) == (408, "Timeout")
+
+
+@on_loop
+async def test_a_request_whose_body_never_starts_is_cut_off_in_time() -> None:
+    limits = dataclasses.replace(Limits(), http_request_s=0.05)
+    head = b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n"
+    async with local_api(limits=limits) as (_, port):
+        code, status = code_and_status(await exchange(port, head, end=False))
+    assert (code, status["reason"]) == (408, "Timeout")
+
+
+@on_loop
+async def test_a_request_that_waits_behind_a_watch_does_not_end_the_watch() -> None:
+    limits = dataclasses.replace(Limits(), http_request_s=0.05)
+    async with local_api(limits=limits) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(get("/api/v1/namespaces?watch=1&timeoutSeconds=3"))
+        reply = await reader.readuntil(b"\r\n\r\n")
+        writer.write(get("/livez", "Connection: close"))
+        reply += await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+    assert reply.count(b"HTTP/1.1 200") == 2
 
 
 @on_loop

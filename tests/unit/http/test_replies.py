@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from typing import Any
 
 from tests.kit.api_server import TrustingAuthenticator, exchange, local_api
 from tests.kit.loops import on_loop
+from tests.kit.raw_http import CONFIG_MAPS, MERGE, STRATEGIC, create_config_map, request, sent
 
 from kedge.env import system_env
 from kedge.limits import Limits
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore
-
-CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
-MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
-
-
-def request(method: str, path: str, body: Any = None, content_type: str = "application/json") -> bytes:
-    data = b"" if body is None else json.dumps(body).encode()
-    head = [
-        f"{method} {path} HTTP/1.1",
-        "Host: x",
-        "Connection: close",
-        f"Content-Length: {len(data)}",
-        f"Content-Type: {content_type}",
-    ]
-    return "\r\n".join([*head, "", ""]).encode() + data
-
-
-async def sent(port: int, *arguments: Any) -> tuple[int, str, Any]:
-    """The code, the head and the decoded body of one reply."""
-    head, _, body = (await exchange(port, request(*arguments), end=False)).partition(b"\r\n\r\n")
-    return int(head.split()[1]), head.decode(), json.loads(body)
-
-
-async def create_config_map(port: int, name: str) -> None:
-    await sent(port, "POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
-    code, _, _ = await sent(port, "POST", CONFIG_MAPS, {"metadata": {"name": name}})
-    assert code == 201
 
 
 @on_loop
@@ -194,3 +167,13 @@ async def test_an_autoscaler_of_the_older_version_is_stored_in_the_newer() -> No
     assert made["spec"]["targetCPUUtilizationPercentage"] == 50
     (metric,) = stored["spec"]["metrics"]
     assert metric["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
+
+
+@on_loop
+async def test_requests_are_counted_by_method_and_code() -> None:
+    async with local_api() as (server, port):
+        await create_config_map(port, "a")
+        for name in ("a", "a", "b"):
+            await sent(port, "GET", f"{CONFIG_MAPS}/{name}")
+        counted = {values: child.value for values, child in server.connections.requests.children.items()}
+    assert counted == {("POST", "201"): 2, ("GET", "200"): 2, ("GET", "404"): 1}

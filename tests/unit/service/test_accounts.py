@@ -106,7 +106,7 @@ async def test_a_namespace_has_no_more_quotas_than_a_commit_can_charge() -> None
         await world.create(resource_quota(f"q{n}", **hard))
         await world.create(zone_quota(f"z{n}", zone_a={"pods": "99"}))
     for one_more in (resource_quota("more", pods="1"), zone_quota("more", zone_a={"pods": "1"})):
-        with pytest.raises(Forbidden, match="such quotas already"):
+        with pytest.raises(Forbidden, match="such objects already"):
             await world.create(one_more)
     await world.create(pod("born-there", nodeName="node-a"))
     await world.create(pod("a"))

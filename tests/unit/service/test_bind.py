@@ -77,6 +77,23 @@ async def test_a_bind_places_the_pod_and_claims_its_resources() -> None:
 
 
 @asynchronous
+async def test_a_bind_counts_the_resources_of_the_pod_itself() -> None:
+    """A pod that requests 16Gi as a whole does not fit a node of 8Gi, whatever its containers request."""
+    world = await make_world()
+    small = node("small")
+    small["status"]["allocatable"] = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    for body in (small, node("large")):
+        await world.create(body)
+    await world.create(pod(resources={"requests": {"memory": "16Gi"}}))
+    with pytest.raises(Refused) as caught:
+        await world.service.bind(Binding(pod=pod_key(), node="small"))
+    assert caught.value.refusal == "Resource"
+    await world.service.bind(Binding(pod=pod_key(), node="large"))
+    allocated = (await world.ledger("large")).allocated
+    assert {r: str(q) for r, q in allocated.items()} == {"cpu": "100m", "memory": "16Gi", "pods": "1"}
+
+
+@asynchronous
 async def test_both_sides_of_the_staleness_boundary_are_recorded() -> None:
     world = await small_cluster()
     node_object = await world.get(NODE_A)
@@ -142,18 +159,6 @@ async def test_a_repeated_bind_succeeds_only_for_the_same_pod_and_node() -> None
     await bind(world)
     await refusal(world, Reason.POD_REPLACED, pod_key(), pod_uid=old.uid)
     await refusal(world, Reason.POD_REPLACED, pod_key(), pod_uid=old.uid, node_uid=reborn.uid)
-
-
-@asynchronous
-async def test_a_pod_created_with_a_node_makes_its_claim() -> None:
-    world = await small_cluster(pods=0, cpu="1")
-    await world.create(pod("daemon", cpu="800m", nodeName="node-a"))
-    await check_ledgers(world, "node-a")
-    with pytest.raises(Refused) as caught:
-        await world.create(pod("another", cpu="800m", nodeName="node-a"))
-    assert caught.value.refusal == Reason.RESOURCE
-    with pytest.raises(NotFound):
-        await world.get(pod_key("another"))
 
 
 # -- what it refuses -------------------------------------------------------------------------------

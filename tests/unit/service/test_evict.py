@@ -54,6 +54,19 @@ async def test_an_eviction_is_charged_to_the_budget_in_its_own_commit() -> None:
 
 
 @asynchronous
+async def test_the_last_allowed_eviction_changes_the_condition_in_its_own_commit() -> None:
+    world = await cluster(allowed=2)
+    known = {"type": "DisruptionAllowed", "status": "True", "reason": "SufficientPods", "observedGeneration": 1}
+    await world.service.patch(BUDGET, {"status": {"conditions": [known]}}, subresource="status")
+    for name, status in (("web-0", "True"), ("web-1", "False")):
+        evicted = (await world.service.evict(pod_key(name))).object
+        budget = await world.get(BUDGET)
+        assert budget.revision == evicted.revision
+        assert [(each.type, each.status) for each in budget.view.status.conditions] == [("DisruptionAllowed", status)]
+        assert budget.view.status.conditions[0].observed_generation == 1
+
+
+@asynchronous
 async def test_the_key_of_a_namespaces_budgets_is_removed_with_it() -> None:
     world = await make_world()
     await world.service.create(NAMESPACE, {"metadata": {"name": "short"}})

@@ -45,6 +45,7 @@ spec_parts: dict[str, tuple[Any, ...]] = {
     "restartPolicy": ("Never", "", None, "Sometimes"),
     "terminationGracePeriodSeconds": (0, None, -1, 2**63, 1.5),
     "hostNetwork": (True, "yes"),
+    "resources": ({}, {"requests": {"memory": "16Gi"}}, {"requests": {"memory": "1Mi"}}, {"requests": 1}, None),
     "dnsPolicy": ("ClusterFirst",),
 }
 top_parts: dict[str, tuple[Any, ...]] = {

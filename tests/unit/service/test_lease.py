@@ -107,3 +107,17 @@ async def test_a_nodes_lease_has_no_fence() -> None:
     assert fence is None
     with pytest.raises(Fenced):
         await write_as(world, Fence(fence_key(taken.key), taken.revision), "by-node-1")
+
+
+@asynchronous
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_a_new_holder_fences_a_write_that_changes_nothing(dry_run: bool) -> None:
+    world = await make_world()
+    first = (await world.service.create(LEASE, lease("a"))).object
+    await world.create(config_map("same"))
+    fence = Fence(fence_key(KEY), first.revision)
+    same = WriteOptions(fence=fence, dry_run=dry_run)
+    await world.service.patch(Key("ConfigMap", "default", "same"), {}, options=same)
+    await world.service.patch(KEY, {"spec": {"holderIdentity": "b"}})
+    with pytest.raises(Fenced):
+        await world.service.patch(Key("ConfigMap", "default", "same"), {}, options=same)

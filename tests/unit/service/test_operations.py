@@ -159,7 +159,8 @@ async def test_a_repeated_bind_returns_the_first_outcome_though_the_pod_was_repl
 async def test_a_repeated_confirmation_returns_the_first_outcome_though_the_node_was_replaced() -> None:
     world = await make_world()
     made = await world.create(node())
-    bound = await world.create(pod(nodeName="node-a"))
+    bound = await world.create(pod())
+    await world.service.bind(Binding(pod=bound.key, node="node-a"))
     await world.service.delete(pod_key(), DeleteOptions(grace_s=0))
     words = {"node": "node-a", "node_uid": made.uid, "pod_uid": bound.uid}
     first = await world.service.confirm_ended(**words, options=once("op-1"))

@@ -9,7 +9,7 @@ import pytest
 from tests.objects import World, asynchronous, config_map, make_world, node, pod, pod_key, resource_quota
 
 from kedge.api.requests import Binding, DeleteOptions
-from kedge.errors import AlreadyExists, Forbidden, Invalid, Refused
+from kedge.errors import AlreadyExists, Forbidden, Invalid
 from kedge.keys import Key
 
 QUOTA = Key("ResourceQuota", "default", "limits")
@@ -37,13 +37,14 @@ async def test_a_create_past_the_limit_is_forbidden_and_names_the_quota() -> Non
 async def test_a_failed_create_charges_nothing() -> None:
     world = await make_world()
     await world.create(resource_quota(pods="5"))
+    await world.create(resource_quota("small", **{"requests.cpu": "1"}))
     await world.create(pod("a"))
     with pytest.raises(AlreadyExists):
         await world.create(pod("a"))
     with pytest.raises(Invalid):
         await world.create(pod("Not A Name"))
-    with pytest.raises(Refused):
-        await world.create(pod("b", nodeName="nowhere"))
+    with pytest.raises(Forbidden):
+        await world.create(pod("b", cpu="9"))
     assert await used(world) == {"pods": "1"}
 
 
@@ -177,3 +178,52 @@ async def test_a_forced_deletion_refunds_the_tenant_but_not_the_node() -> None:
     await world.service.delete(pod_key(), DeleteOptions(grace_s=0))
     assert await used(world) == {"pods": "0"}
     assert str((await world.ledger("node-a")).allocated["pods"]) == "1"
+
+
+@asynchronous
+async def test_a_quota_of_one_priority_class_charges_its_pods_alone() -> None:
+    world = await make_world()
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9}
+    await world.create(high)
+    quota = resource_quota(pods="1")
+    requirement = {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
+    quota["spec"]["scopeSelector"] = {"matchExpressions": [requirement]}
+    await world.create(quota)
+    await world.create(pod("plain"))
+    await world.create(pod("first", priorityClassName="high"))
+    with pytest.raises(Forbidden, match="exceeded quota"):
+        await world.create(pod("second", priorityClassName="high"))
+    assert await used(world) == {"pods": "1"}
+
+
+def affine(name: str, **term: Any) -> dict[str, Any]:
+    selector = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname", **term}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}
+    return pod(name, affinity={"podAffinity": required})
+
+
+@asynchronous
+async def test_a_quota_may_forbid_affinity_to_pods_of_other_namespaces() -> None:
+    world = await make_world()
+    quota = resource_quota(pods="0")
+    quota["spec"]["scopes"] = ["CrossNamespacePodAffinity"]
+    await world.create(quota)
+    await world.create(pod("plain"))
+    await world.create(affine("near"))
+    for name, term in (("far", {"namespaces": ["other"]}), ("any", {"namespaceSelector": {}})):
+        with pytest.raises(Forbidden, match="exceeded quota: limits"):
+            await world.create(affine(name, **term))
+    assert await used(world) == {"pods": "0"}
+
+
+@asynchronous
+async def test_a_quota_charges_the_resources_of_the_pod_itself() -> None:
+    """They replace the sum of the containers'."""
+    world = await make_world()
+    await world.create(resource_quota(requests__memory="20Gi"))
+    await world.create(pod("a", resources={"requests": {"memory": "16Gi"}}))
+    assert await used(world) == {"requests.memory": "16Gi"}
+    with pytest.raises(Forbidden, match=r"requested: requests\.memory=5Gi"):
+        await world.create(pod("b", resources={"requests": {"memory": "5Gi"}}))
+    await world.service.delete(pod_key("a"))
+    assert await used(world) == {"requests.memory": "0"}

@@ -7,10 +7,11 @@ Every test here fails if that one key is left out of the checks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.kit.races import RacingStore, another_server, racing_world
 from tests.objects import (
     CONFIG_MAP,
     World,
@@ -29,7 +30,7 @@ from tests.objects import (
 
 from kedge.api.requests import Binding, ListOptions, WriteOptions
 from kedge.errors import AlreadyExists, Forbidden, Refused, TooManyRequests, Unavailable
-from kedge.keys import NO_ORIGIN, Fence, Key, Origin, Revision
+from kedge.keys import Key, Origin
 from kedge.limits import Limits
 from kedge.placement.reasons import Reason
 from kedge.server.service import AdmissionChain, FunctionPolicy
@@ -40,30 +41,6 @@ from kedge.store.memory import MemoryStore
 NODE_A = Key("Node", "", "node-a")
 DEFAULT = Key("Namespace", "", "default")
 SETTINGS = Key("ConfigMap", "default", "settings")
-
-
-class RacingStore(MemoryStore):
-    """Makes another write just before a commit."""
-
-    interfere: Callable[[], Awaitable[Any]] | None = None
-
-    async def commit(
-        self,
-        checks: Sequence[Check],
-        writes: Sequence[Write],
-        *,
-        fence: Fence | None = None,
-        origin: Origin = NO_ORIGIN,
-    ) -> Revision:
-        interfere, self.interfere = self.interfere, None
-        if interfere is not None:
-            await interfere()
-        return await super().commit(checks, writes, fence=fence, origin=origin)
-
-
-async def racing_world(admission: AdmissionChain | None = None) -> tuple[World, RacingStore]:
-    store = RacingStore(make_env(seed=2))
-    return await make_world(store=store, admission=admission), store
 
 
 @asynchronous
@@ -185,7 +162,8 @@ async def test_quota_used_meanwhile_is_not_available() -> None:
     await world.create(node("node-b"))
     await world.create(pod())
     await world.create(pod("web-1"))
-    caught = await refused_bind(world, store, lambda: world.service.bind(Binding(pod=pod_key("web-1"), node="node-b")))
+    rival = another_server(world).service
+    caught = await refused_bind(world, store, lambda: rival.bind(Binding(pod=pod_key("web-1"), node="node-b")))
     assert caught.refusal == Reason.ZONE_QUOTA
 
 
@@ -199,7 +177,7 @@ async def test_a_claim_that_ends_while_a_zone_is_first_counted_is_not_counted() 
     await world.create(pod("web-1"))
     await world.service.bind(Binding(pod=pod_key("web-1"), node="node-b"))
     quota = await world.create(zone_quota(zone_a={"pods": "9"}))
-    store.interfere = lambda: world.record_end(pod_key("web-1"))
+    store.interfere = lambda: another_server(world).record_end(pod_key("web-1"))
     await world.service.bind(Binding(pod=pod_key(), node="node-a"))
     assert str((await world.get(quota.key)).view.status.zones["zone-a"].used["pods"]) == "1"
 

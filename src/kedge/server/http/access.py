@@ -5,21 +5,35 @@ Roles are fixed: administrators may do everything, each component what its role 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kedge.errors import BadRequest, Forbidden, Unauthorized
-from kedge.server.http.connection import HttpRequest
+from kedge.api.requests import BoundObject, Get
+from kedge.api.tokens import parse_token_secret, token_id, token_key
+from kedge.api.wellknown import POD_KIND, SYSTEM_NAMESPACE
+from kedge.env import Env
+from kedge.errors import BadRequest, Forbidden, NotFound, Unauthorized
+from kedge.server.http.exchange import HttpRequest
+from kedge.server.http.routes import ResourcePath
+from kedge.server.service import Service
+from kedge.server.service.account_tokens import ISSUER
 
 MASTERS = "system:masters"
+AGENTS = "kedge:agents"
 AUTHENTICATED = "system:authenticated"
 OPEN_PATHS = frozenset({b"/livez", b"/readyz", b"/healthz", b"/version"})
 """Paths that need no identity."""
+DISCOVERY_PATHS = OPEN_PATHS | {b"/", b"/api", b"/api/*", b"/apis", b"/apis/*", b"/openapi", b"/openapi/*"}
+"""Paths that every authenticated caller may read; `*` stands for any rest."""
 
 _READ = frozenset({"get", "list", "watch"})
 _EVERY = frozenset({"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"})
+
+
+Subject = tuple[tuple[tuple[str, str], ...], ...]
+"""The subject of a certificate, as `ssl` describes it."""
 
 
 class Caller(NamedTuple):
@@ -27,6 +41,9 @@ class Caller(NamedTuple):
 
     user: str
     groups: tuple[str, ...]
+    uid: str = ""
+    extra: tuple[tuple[str, str], ...] = ()
+    """More about the user of a ServiceAccount's token."""
 
 
 class Attributes(NamedTuple):
@@ -41,28 +58,46 @@ class Attributes(NamedTuple):
 
 
 class Authenticator:
-    """Recognises callers. Tokens are known by their SHA-256 alone."""
+    """Recognises callers by their certificates, which TLS has checked, and by their tokens."""
 
-    def __init__(self, tokens: Mapping[str, Caller] | None = None) -> None:
-        """`tokens` maps the hexadecimal SHA-256 of each token to its caller."""
-        self._tokens = dict(tokens or {})
+    def caller(self, request: HttpRequest) -> Caller | None:
+        """The caller behind a request; None if it shows no certificate and must have a token."""
+        return None if request.peer is None else _of_certificate(request.peer)
 
-    def caller(self, request: HttpRequest) -> Caller:
-        """The caller behind a request.
+    async def token_caller(self, request: HttpRequest, service: Service, env: Env) -> Caller:
+        """The caller behind a bearer token. It is read from the store each time: a deleted token ends at once.
 
         Raises:
-            Unauthorized: it shows no certificate of this cluster and no token that is known.
+            Unauthorized: the request has no token, or one that is not known or has expired.
         """
-        if request.peer is not None:
-            return _of_certificate(request.peer)
         header = request.headers.get(b"authorization", b"")
-        if header.lower().startswith(b"bearer "):
-            digest = hashlib.sha256(header[7:].strip()).hexdigest()
-            for known, caller in self._tokens.items():
-                if hmac.compare_digest(known, digest):
-                    return caller
-            raise Unauthorized("the token is not known here: get a new one, or use a client certificate")
-        raise Unauthorized("authentication is required: send a client certificate of this cluster, or a bearer token")
+        if not header.lower().startswith(b"bearer "):
+            raise Unauthorized(
+                "authentication is required: send a client certificate of this cluster, or a bearer token"
+            )
+        token = header[7:].strip().decode("latin-1")
+        return await caller_of_token(token, service, env)
+
+
+async def caller_of_token(token: str, service: Service, env: Env, audiences: Sequence[str] = ()) -> Caller:
+    """The caller behind a token: of a ServiceAccount, or of `kedge token create`, which is for this server alone.
+
+    Raises:
+        Unauthorized: the token is not known, has expired, or is for others.
+    """
+    if token.count(".") == 2:
+        found = await service.identify(token, audiences)
+        return Caller(found.user, (*found.groups, AUTHENTICATED), found.uid, tuple(found.extra.items()))
+    found_id = token_id(token)
+    if found_id is not None and (not audiences or ISSUER in audiences):
+        with suppress(NotFound):
+            secret = await service.send(Get(token_key(found_id)))
+            stored = parse_token_secret(secret.edit())
+            if stored is not None and stored.matches(token):
+                if stored.expires is not None and stored.expires <= env.now():
+                    raise Unauthorized("the token has expired: get a new one with `kedge token create`")
+                return Caller(stored.user, (*stored.groups, AUTHENTICATED))
+    raise Unauthorized("the token is not known here: get a new one, or use a client certificate")
 
 
 def acting_caller(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
@@ -89,7 +124,13 @@ def acting_caller(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
 
 
 def _of_certificate(peer: Mapping[str, Any]) -> Caller:
-    names = [pair for part in peer.get("subject", ()) for pair in part]
+    return _of_subject(peer.get("subject", ()))
+
+
+@lru_cache(maxsize=1024)
+def _of_subject(subject: Subject) -> Caller:
+    """Every request of a connection has the same subject."""
+    names = [pair for part in subject for pair in part]
     user = next((value for name, value in names if name == "commonName"), "")
     groups = tuple(value for name, value in names if name == "organizationName")
     if not user:
@@ -113,8 +154,10 @@ ROLES: dict[str, tuple[Role, ...]] = {
         Role(frozenset({"delete"}), frozenset({"pods"})),
     ),
     "kedge:controllers": (Role(_EVERY, frozenset({"*"})),),
-    "kedge:agents": (
+    AGENTS: (
         Role(_READ, frozenset({"pods", "nodes", "services", "endpointslices", "configmaps", "secrets", "namespaces"})),
+        Role(_READ, frozenset({"serviceaccounts"})),
+        Role(frozenset({"create"}), frozenset({"serviceaccounts/token"})),
         Role(_EVERY, frozenset({"leases", "events"})),
         Role(frozenset({"create", "update", "patch"}), frozenset({"nodes", "nodes/status", "pods/status"})),
         Role(frozenset({"delete"}), frozenset({"pods"})),
@@ -128,12 +171,46 @@ def allows(caller: Caller, wanted: Attributes) -> bool:
     """Whether the caller may do this."""
     if MASTERS in caller.groups:
         return True
+    if wanted.resource == "secrets" and wanted.namespace in ("", SYSTEM_NAMESPACE) and wanted.verb not in _READ:
+        return False  # tokens are Secrets there, and the writer of a token chooses its groups
     resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
     return any(
         wanted.verb in role.verbs and ("*" in role.resources or resource in role.resources)
         for group in caller.groups
         for role in ROLES.get(group, ())
     )
+
+
+DEBUG_PREFIX = b"/kedge/debug/"
+"""Documents about the inside of the process: names of objects in every namespace, and texts of errors."""
+
+
+def allows_path(caller: Caller, path: bytes) -> bool:
+    """Whether the caller may read a path that is no resource.
+
+    Only administrators and components see metrics, and only administrators see what is below `DEBUG_PREFIX`.
+    """
+    if path.startswith(DEBUG_PREFIX):
+        return MASTERS in caller.groups
+    if MASTERS in caller.groups or any(group in ROLES for group in caller.groups):
+        return True
+    return any(
+        path == each or (each.endswith(b"*") and path.startswith(each.removesuffix(b"*"))) for each in DISCOVERY_PATHS
+    )
+
+
+def check_path_allowed(caller: Caller, path: bytes) -> None:
+    """Raises `Forbidden` with the message of Kubernetes."""
+    if not allows_path(caller, path):
+        raise Forbidden(f'forbidden: User "{caller.user}" cannot get path "{path.decode("latin-1")}"')
+
+
+def check_token_allowed(caller: Caller, path: ResourcePath, bound: BoundObject | None) -> None:
+    """Raises `Forbidden` for a token that an agent requests for anything but a pod."""
+    if AGENTS in caller.groups and MASTERS not in caller.groups and (bound is None or bound.kind != POD_KIND):
+        raise Forbidden(
+            f'serviceaccounts "{path.name}" is forbidden: an agent gets tokens for its pods alone: bind it to a Pod'
+        )
 
 
 def check_allowed(caller: Caller, wanted: Attributes) -> None:

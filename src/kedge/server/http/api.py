@@ -13,25 +13,36 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from kedge.api.http_batch import BATCH_PATH
 from kedge.api.requests import List, ListOptions
 from kedge.api.types import type_table
+from kedge.api.wellknown import METRICS_GROUP
 from kedge.env import Env
-from kedge.errors import Forbidden, NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable
-from kedge.server.http.access import MASTERS, OPEN_PATHS, Attributes, Authenticator, Caller, acting_caller, allows
+from kedge.errors import NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable, check
+from kedge.server.http.access import DEBUG_PREFIX, OPEN_PATHS, Authenticator, acting_caller, check_path_allowed
+from kedge.server.http.agents import AgentDialer
+from kedge.server.http.backups import BACKUP_PATH, serve_backup
+from kedge.server.http.batches import serve_batch
 from kedge.server.http.bodies import read_options
-from kedge.server.http.connection import Exchange, Header, HttpRequest
 from kedge.server.http.discovery import Discovery
+from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.negotiation import wants_aggregated_discovery
 from kedge.server.http.openapi import OpenApi
 from kedge.server.http.parameters import parse_query
+from kedge.server.http.pod_streams import PodStreams, is_stream
+from kedge.server.http.reply_head import Header
 from kedge.server.http.resources import Resources
+from kedge.server.http.reviews import answer_review, answer_token_review, is_review, is_token_review
 from kedge.server.http.routes import resource_path
 from kedge.server.http.status import error_body, status_body
+from kedge.server.http.usage_metrics import METRICS_KINDS, UsageMetrics
+from kedge.server.http.versions import listed_versions
 from kedge.server.service import Service
 
 _encode = msgspec.json.Encoder().encode
 _AGGREGATED_TYPE = b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _OPENAPI_V2_TYPE = b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_BATCH_PATH = BATCH_PATH.encode()
 _LOG = logging.getLogger(__name__)
 KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "36"
 """The version of the Kubernetes API that is served: clients compare it with their own."""
@@ -40,17 +51,18 @@ KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "36"
 class ApiHandler:
     """Answers every request of one server."""
 
-    def __init__(self, service: Service, env: Env, authenticator: Authenticator) -> None:
+    def __init__(self, service: Service, env: Env, authenticator: Authenticator, agents: AgentDialer) -> None:
         self._env = env
         self._service = service
         self._authenticator = authenticator
-        self.stopping = asyncio.Event()
         self.ready = False
         """Whether `/readyz` answers 200."""
-        self._resources = Resources(service, env, self.stopping)
-        self._discovery = Discovery(service.kinds)
-        self._openapi = OpenApi(service.kinds, type_table(), kedge_version())
-        self._requests = env.metrics.counter("kedge_http_requests_total", "Requests answered", ("method", "code"))
+        self._resources = Resources(service, env)
+        self._usage = UsageMetrics(service, env)
+        served = (*service.kinds, *listed_versions(), *METRICS_KINDS)
+        self.streams = PodStreams(service, env, agents)
+        self._discovery = Discovery(served)
+        self._openapi = OpenApi(served, type_table(), kedge_version())
         self._pages: dict[bytes, Callable[[HttpRequest, Exchange], None]] = {
             b"/version": self._version,
             b"/metrics": self._metrics,
@@ -61,9 +73,39 @@ class ApiHandler:
             b"/": self._root,
         }
 
+    def add_page(self, path: str, read: Callable[[], Any]) -> None:
+        """Serve a JSON document below `/kedge/debug/` to administrators. It is made for each request."""
+        check(path.encode().startswith(DEBUG_PREFIX), f"{path}: only debug pages can be added")
+        self._pages[path.encode()] = lambda _, exchange: exchange.respond(200, _encode(read()))
+
+    def stop(self) -> None:
+        """End the watches and the streams of pods, also those that are about to begin."""
+        self.ready = False
+        self._resources.watches.stop()
+        self.streams.stop()
+
+    def answer_nowait(self, request: HttpRequest, exchange: Exchange) -> bool:
+        """Answer a request that needs no task: a get of one object that the store has in memory."""
+        if request.method != "GET" or request.late or not request.path.startswith(b"/api"):
+            return False
+        try:
+            shown = self._authenticator.caller(request)
+            if shown is None:
+                return False
+            caller = acting_caller(shown, request.headers)
+            found = resource_path(request.path)
+            if found is None or not found.name or found.group == METRICS_GROUP:
+                return False
+            return self._resources.serve_nowait(found, request, exchange, caller)
+        except OperatingError as error:
+            self._fail(error, exchange)
+        except Exception:  # noqa: BLE001  # a bug in one request must not end the server
+            self._fail_unexpectedly(request, exchange)
+        return True
+
     async def __call__(self, request: HttpRequest, exchange: Exchange) -> None:
         try:
-            if self.stopping.is_set():
+            if request.late:
                 raise ServerStopping
             await self._answer(request, exchange)
         except ServerStopping:
@@ -74,9 +116,11 @@ class ApiHandler:
         except asyncio.CancelledError:
             raise
         except Exception:  # noqa: BLE001  # a bug in one request must not end the server
-            _LOG.exception("request %s %s failed", request.method, request.path.decode("latin-1"))
-            if exchange.started:
-                return  # the connection is cut: half a reply must not look whole
+            self._fail_unexpectedly(request, exchange)
+
+    def _fail_unexpectedly(self, request: HttpRequest, exchange: Exchange) -> None:
+        _LOG.exception("request %s %s failed", request.method, request.path.decode("latin-1"))
+        if not exchange.started:  # otherwise the connection is cut: half a reply must not look whole
             exchange.respond(500, status_body(500, "InternalError", "internal error: see the log of the server"))
 
     def _fail(self, error: OperatingError, exchange: Exchange) -> None:
@@ -100,14 +144,31 @@ class ApiHandler:
             else:
                 await self._health(request, exchange)
             return
-        caller = acting_caller(self._authenticator.caller(request), request.headers)
+        shown = self._authenticator.caller(request)
+        if shown is None:
+            shown = await self._authenticator.token_caller(request, self._service, self._env)
+        caller = acting_caller(shown, request.headers)
         page = self._pages.get(path.rstrip(b"/") or b"/")
         if page is not None:
+            check_path_allowed(caller, path)
             page(request, exchange)
             return
+        if path == BACKUP_PATH:
+            await serve_backup(self._service, self._env, caller, exchange)
+            return
+        if path == _BATCH_PATH and request.method == "POST":
+            await serve_batch(self, request, exchange, self._env.limits)
+            return
         found = resource_path(path)
-        if found is not None and found.resource in _REVIEWS and request.method == "POST":
-            self._review(found.resource, request, exchange, caller)
+        if found is not None and request.method == "POST" and is_review(found):
+            exchange.respond(201, _encode(answer_review(found, read_options(request, self._env.limits), caller)))
+        elif found is not None and request.method == "POST" and is_token_review(found):
+            body = read_options(request, self._env.limits)
+            exchange.respond(201, _encode(await answer_token_review(body, caller, self._service, self._env)))
+        elif found is not None and found.group == METRICS_GROUP:
+            await self._usage.serve(found, request, exchange, caller)
+        elif found is not None and is_stream(found):
+            await self.streams.serve(found, request, exchange, caller)
         elif found is not None:
             await self._resources.serve(found, request, exchange, caller)
         elif not self._document(path, exchange):
@@ -214,49 +275,9 @@ class ApiHandler:
         exchange.respond(200, body)
         return True
 
-    # -- reviews -----------------------------------------------------------------------------------
-
-    def _review(self, resource: str, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
-        """Kinds that are answered and never stored: the caller's identity, and what it may do."""
-        body = dict(read_options(request))
-        if resource == "selfsubjectreviews":
-            body["status"] = {"userInfo": {"username": caller.user, "groups": list(caller.groups)}}
-        elif resource == "selfsubjectaccessreviews":
-            body["status"] = {"allowed": _may(caller, body.get("spec") or {})}
-        else:
-            body["status"] = _rules(caller)
-        exchange.respond(201, _encode(body))
-
 
 class ServerStopping(Exception):
     """The server is stopping and takes no new request."""
-
-
-_REVIEWS = frozenset({"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"})
-
-
-def _may(caller: Caller, spec: dict[str, Any]) -> bool:
-    wanted = spec.get("resourceAttributes")
-    if not wanted:
-        return MASTERS in caller.groups
-    return allows(
-        caller,
-        Attributes(
-            wanted.get("verb", ""), wanted.get("group", ""), wanted.get("resource", ""), wanted.get("subresource", ""),
-            wanted.get("namespace", ""), wanted.get("name", ""),
-        ),
-    )  # fmt: skip
-
-
-def _rules(caller: Caller) -> dict[str, Any]:
-    if MASTERS not in caller.groups:
-        raise Forbidden("rules of fixed roles are not listed: use a SelfSubjectAccessReview")
-    every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-    return {
-        "resourceRules": [every],
-        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-        "incomplete": False,
-    }
 
 
 def _encoded(document: dict[str, Any] | None) -> bytes | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -13,20 +15,28 @@ from kedge.api.protobuf import decode_protobuf
 from kedge.api.requests import PatchType
 from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
 from kedge.errors import BadRequest, UnsupportedMediaType
-from kedge.server.http.connection import HttpRequest
+from kedge.limits import Limits
+from kedge.server.http.duplicates import duplicates_in_json, duplicates_in_yaml
+from kedge.server.http.exchange import HttpRequest
 
 _JSON = ("application/json", "")
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
+_YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNKNOWN_MAX = 20
 """Unknown fields that one reply names; more say nothing new."""
 _PATCHES = {each.value: each for each in PatchType}
 
 
 def media_type(request: HttpRequest) -> str:
-    return request.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    return _media_type(request.headers.get(b"content-type", b""))
 
 
-def read_object(request: HttpRequest) -> bytes | dict[str, Any]:
+@lru_cache(maxsize=64)
+def _media_type(header: bytes) -> str:
+    return header.decode("latin-1").partition(";")[0].strip().lower()
+
+
+def read_object(request: HttpRequest, limits: Limits) -> bytes | dict[str, Any]:
     """The object in a body. JSON stays bytes: the service parses it once.
 
     Raises:
@@ -39,15 +49,15 @@ def read_object(request: HttpRequest) -> bytes | dict[str, Any]:
     if sent == PROTOBUF:
         return decode_protobuf(request.body)
     if sent in _YAML:
-        return _yaml(request.body)
+        return _yaml(request.body, limits)
     raise UnsupportedMediaType(f"the body is {sent}: send application/json, application/yaml or {PROTOBUF}")
 
 
-def read_options(request: HttpRequest) -> Mapping[str, Any]:
+def read_options(request: HttpRequest, limits: Limits) -> Mapping[str, Any]:
     """An optional body, such as `DeleteOptions`."""
     if not request.body:
         return {}
-    body = read_object(request)
+    body = read_object(request, limits)
     return body if isinstance(body, Mapping) else parse_object(body)
 
 
@@ -60,14 +70,38 @@ def read_patch(request: HttpRequest) -> tuple[Any, PatchType]:
     return decode_json(request.body), found
 
 
-def _yaml(body: bytes) -> dict[str, Any]:
+def duplicate_fields(request: HttpRequest, decoded: Any, limits: Limits) -> list[str]:
+    """Messages about fields that stand twice in one object of a body that was read; the first few of them."""
+    sent = media_type(request)
+    if sent in _YAML:
+        return list(islice(duplicates_in_yaml(_yaml_nodes(request.body, limits)), _UNKNOWN_MAX))
+    return [] if sent == PROTOBUF else list(islice(duplicates_in_json(request.body, decoded), _UNKNOWN_MAX))
+
+
+def _yaml(body: bytes, limits: Limits) -> dict[str, Any]:
+    root = _yaml_nodes(body, limits)
     try:
-        found = yaml.safe_load(body)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        found = yaml.constructor.SafeConstructor().construct_document(root)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise BadRequest(f"the body is not YAML: {error}") from error
     if not isinstance(found, dict):
         raise BadRequest("the body is not an object: send one object")
     return found
+
+
+def _yaml_nodes(body: bytes, limits: Limits) -> yaml.Node:
+    """The nodes of a YAML document. Aliases are refused: a few lines of them stand for gigabytes."""
+    if len(body) > limits.http_yaml_bytes_max:
+        raise BadRequest(f"a YAML body has at most {limits.http_yaml_bytes_max} bytes: send JSON")
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(body, Loader=_YamlLoader)):
+            raise BadRequest("the body has YAML aliases, which are not read: repeat the values")
+        root: yaml.Node | None = yaml.compose(body, Loader=_YamlLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not YAML: {error}") from error
+    if root is None:
+        raise BadRequest("the body is empty: send one object")
+    return root
 
 
 # -- fields ------------------------------------------------------------------------------------------
@@ -78,12 +112,34 @@ def unknown_fields(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, 
 
     In a merge patch null removes a field, and `$` begins a directive of a strategic merge: neither is reported.
     """
+    if _all_known(body, facts, table):
+        return []
     found = []
     for path in _unknown(body, facts, table, "", patch):
         found.append(f'unknown field "{path}"')
         if len(found) >= _UNKNOWN_MAX:
             break
     return found
+
+
+def _all_known(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> bool:
+    """Whether there is nothing to report; False on any doubt. Nearly every body has known fields alone."""
+    parts = table.parts(facts)
+    for name, value in body.items():
+        if name not in parts:
+            return False
+        part = parts[name]
+        if part is None:
+            continue
+        shape, inner = part
+        if shape is FieldShape.ONE:
+            if type(value) is dict and not _all_known(value, inner, table):
+                return False
+            continue
+        for item in value.values() if type(value) is dict else value if type(value) is list else ():
+            if type(item) is dict and not _all_known(item, inner, table):
+                return False
+    return True
 
 
 def _unknown(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, path: str, patch: bool) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from kedge.api.quantity import parse_quantity, sum_quantities
 from kedge.api.timestamps import parse_time
 from kedge.api.wellknown import NODE_ROLE_LABEL, NODE_ROLE_LABEL_PREFIX
 
@@ -328,19 +329,32 @@ def quota_text(quota: Body, *, limits: bool) -> str:
 
 
 def event_object(event: Body) -> str:
-    about = at(event, "involvedObject") or {}
+    about = at(event, "involvedObject") or at(event, "regarding") or {}
     return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
 
 
 def event_source(event: Body) -> str:
-    source = at(event, "source") or {}
-    names = [source.get("component") or at(event, "reportingComponent"), source.get("host")]
+    source = at(event, "source") or at(event, "deprecatedSource") or {}
+    reporter = at(event, "reportingComponent") or at(event, "reportingController")
+    names = [source.get("component") or reporter, source.get("host")]
     return ", ".join(name for name in names if name)
 
 
 def event_last_seen(event: Body) -> Any:
     series = at(event, "series", "lastObservedTime")
-    return series or at(event, "lastTimestamp") or at(event, "eventTime") or at(event, "firstTimestamp")
+    last = at(event, "lastTimestamp") or at(event, "deprecatedLastTimestamp")
+    return series or last or at(event, "eventTime") or event_first_seen(event)
+
+
+def event_first_seen(event: Body) -> Any:
+    first = at(event, "firstTimestamp") or at(event, "deprecatedFirstTimestamp")
+    return first or at(event, "eventTime")
+
+
+def usage_text(body: Body, resource: str) -> str:
+    """The usage of a node, or of all containers of a pod."""
+    used = [at(each, "usage", resource) for each in items_at(body, "containers") or (body,)]
+    return str(sum_quantities(parse_quantity(each) for each in used if each is not None))
 
 
 def templates(body: Body, part: str) -> str:
@@ -354,7 +368,7 @@ CELLS: dict[tuple[str, str], Compute] = {
     ("Node", "Status"): lambda body, _: node_status(body),
     ("Node", "Roles"): lambda body, _: node_roles(body),
     ("Event", "Last Seen"): lambda body, now: age(event_last_seen(body), now),
-    ("Event", "First Seen"): lambda body, now: age(at(body, "firstTimestamp") or at(body, "eventTime"), now),
+    ("Event", "First Seen"): lambda body, now: age(event_first_seen(body), now),
     ("Event", "Object"): lambda body, _: event_object(body),
     ("Event", "Source"): lambda body, _: event_source(body),
     ("ConfigMap", "Data"): lambda body, _: len(at(body, "data") or {}) + len(at(body, "binaryData") or {}),
@@ -376,6 +390,10 @@ CELLS: dict[tuple[str, str], Compute] = {
     ("HorizontalPodAutoscaler", "Targets"): lambda body, _: autoscaler_targets(body),
     ("ValidatingAdmissionPolicy", "Validations"): lambda body, _: len(items_at(body, "spec", "validations")),
     ("MutatingAdmissionPolicy", "Mutations"): lambda body, _: len(items_at(body, "spec", "mutations")),
+    ("NodeMetrics", "CPU"): lambda body, _: usage_text(body, "cpu"),
+    ("NodeMetrics", "Memory"): lambda body, _: usage_text(body, "memory"),
+    ("PodMetrics", "CPU"): lambda body, _: usage_text(body, "cpu"),
+    ("PodMetrics", "Memory"): lambda body, _: usage_text(body, "memory"),
     ("ZoneQuota", "Zones"): lambda body, _: ",".join(sorted(at(body, "spec", "zones") or {})) or NONE,
 }
 """Cells of one kind, by kind and column."""

@@ -99,6 +99,12 @@ class Authority:
             write_private(path, found.pem)
         return found
 
+    def ensure_client(self, path: Path, user: str, groups: tuple[str, ...], now: datetime) -> None:
+        """A file with the client certificate of a component: kept while it is valid."""
+        found = Certificate.read(path)
+        if found is None or not self._is_current(found, now):
+            write_private(path, self.issue_client(user, groups, now).pem)
+
     def issue_client(self, user: str, groups: tuple[str, ...], now: datetime) -> Certificate:
         """A client certificate: the user is its common name, the groups are its organizations."""
         return self._sign(user, groups, now, ExtendedKeyUsageOID.CLIENT_AUTH, None)

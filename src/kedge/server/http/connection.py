@@ -8,43 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, cast
 
 import httptools
 
 from kedge.env import Env
+from kedge.metrics import Counter
+from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest
+from kedge.server.http.reply_head import reply_head
 from kedge.server.http.status import status_body
 
-_PIPELINED_MAX = 16
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
-JSON = b"application/json"
-
-Header = tuple[bytes, bytes]
-
-
-class HttpRequest:
-    """One request, whole. Header names are lower case; values of a header that stands twice are joined by a comma."""
-
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "peer", "query", "version")
-
-    def __init__(self) -> None:
-        self.method = ""
-        self.path = b""
-        self.query = b""
-        self.headers: dict[bytes, bytes] = {}
-        self.body = b""
-        self.keep_alive = True
-        self.version = "1.1"
-        self.peer: dict[str, Any] | None = None
-        """The client's certificate, as `ssl` describes it; None without one."""
-
-
-class Handler(Protocol):
-    """Answers requests. An exception that escapes becomes a 500 and closes the connection."""
-
-    def __call__(self, request: HttpRequest, exchange: Exchange) -> Coroutine[Any, Any, None]: ...
+_METHODS = {each.encode(): each for each in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 
 
 class HttpError(Exception):
@@ -65,13 +39,27 @@ class Connections:
         self.limits = env.limits
         self.open: set[HttpConnection] = set()
         self.draining = False
-        self._emptied = asyncio.Event()
+        """Whether the server stops: requests under way finish, and later ones are refused."""
+        self._waits_for_idle = True
+        self._changed = asyncio.Event()
         metrics = env.metrics
         self.refused = metrics.counter(
             "kedge_http_connections_refused_total", "Connections closed at once, because too many were open", ()
         )
+        self.stalled = metrics.counter(
+            "kedge_http_stalled_total", "Connections cut off because the client did not read its replies", ()
+        )
+        self._counters: dict[tuple[str, int], Counter] = {}
+        self.requests = metrics.counter("kedge_http_requests_total", "Requests answered", ("method", "code"))
         self.unreadable = metrics.counter("kedge_http_unreadable_total", "Requests that could not be parsed", ("code",))
         metrics.gauge("kedge_http_connections", "Open connections", ()).set_function(lambda: len(self.open))
+
+    def count(self, method: str, code: int) -> None:
+        """Count a request that is answered."""
+        found = self._counters.get((method, code))
+        if found is None:
+            found = self._counters[method, code] = self.requests.labels(method, str(code))
+        found.inc()
 
     def protocol(self) -> HttpConnection:
         """A factory for `loop.create_server`."""
@@ -85,22 +73,35 @@ class Connections:
             for connection in [each for each in self.open if each.deadline_s < now]:
                 connection.expire()
 
-    def drain(self) -> None:
-        """Close idle connections, let requests in progress finish, and answer new ones with `draining` set."""
-        self.draining = True
-        for connection in tuple(self.open):
-            connection.close_when_idle()
+    async def drain(self) -> None:
+        """Wait until no request is under way, one half received included. The caller bounds the wait.
 
-    async def wait_closed(self) -> None:
-        """Wait until no connection is open. The caller bounds the wait."""
+        Requests that arrive meanwhile are answered, with a refusal. A client whose connection is idle may send one
+        for `http_stopping_s`.
+        """
+        timer = asyncio.get_running_loop().call_later(self.limits.http_stopping_s, self._give_up_idle)
+        try:
+            while any(each.busy or (each.idle and self._waits_for_idle) for each in self.open):
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            timer.cancel()
+
+    def _give_up_idle(self) -> None:
+        self._waits_for_idle = False
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Close every connection once its replies are sent. The caller bounds the wait."""
+        for connection in tuple(self.open):
+            connection.close()
         while self.open:
-            self._emptied.clear()
-            await self._emptied.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def remove(self, connection: HttpConnection) -> None:
         self.open.discard(connection)
-        if not self.open:
-            self._emptied.set()
+        self._changed.set()
 
     def abort(self) -> None:
         for connection in tuple(self.open):
@@ -116,6 +117,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._request = HttpRequest()
+        self._receiving = False
+        """Whether a request has begun to arrive and is not complete."""
         self._reading_head = False
         self._head_bytes = 0
         self._body: list[bytes] = []
@@ -123,36 +126,39 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: deque[HttpRequest] = deque()
         self._exchange: Exchange | None = None
         self._failed = False
-        self._closing = False
         self._peer: dict[str, Any] | None = None
         self._writable: asyncio.Event | None = None
+        self._paused = False
+        """Whether reading is paused, because of requests that wait or a client that does not read."""
+        self._unread_bytes = 0
         self.deadline_s = 0.0
 
     # -- asyncio.Protocol --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        opened = self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         if len(self._connections.open) >= self._limits.http_connections_max:
             self._connections.refused.inc()
-            transport.abort()
+            opened.abort()
             return
         self._connections.open.add(self)
-        transport.set_write_buffer_limits(high=self._limits.http_write_buffer_bytes)
-        tls = transport.get_extra_info("ssl_object")
+        opened.set_write_buffer_limits(high=self._limits.http_write_buffer_bytes)
+        tls = opened.get_extra_info("ssl_object")
         self._peer = tls.getpeercert() or None if tls is not None else None
         self._wait_for_request()
 
     def data_received(self, data: bytes) -> None:
         if self._failed:
             return
-        if not self._reading_head and not self._body_bytes:
-            self.deadline_s = self._connections.env.monotonic() + self._limits.http_request_s
+        was_receiving = self._receiving
         try:
             self._parser.feed_data(data)
+            if self._receiving and not was_receiving:
+                self._wait_for_request()
             if self._reading_head:
                 self._head_bytes += len(data)
-                self._check_head(self._head_bytes)
+                if self._head_bytes > self._limits.http_header_bytes_max:
+                    raise self._head_too_large()
         except HttpError as error:
             self._refuse(error)
         except httptools.HttpParserUpgrade:
@@ -179,17 +185,36 @@ class HttpConnection(asyncio.Protocol):
             self._exchange.lost()
 
     def pause_writing(self) -> None:
+        """The client reads too slowly: take no more requests from it, and give it time to read."""
         self._writable = asyncio.Event()
+        if self._exchange is not None:
+            self._exchange.congested = True
+        if self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+            self._give_time_to_read(self._transport)
 
     def resume_writing(self) -> None:
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+        if self._exchange is not None:
+            self.deadline_s = float("inf")
+            self._exchange.congested = False
+            self._exchange.writable()
+        else:
+            self._next_request()
+
+    def _give_time_to_read(self, transport: asyncio.Transport) -> None:
+        self._unread_bytes = transport.get_write_buffer_size()
+        self.deadline_s = self._connections.env.monotonic() + self._limits.http_stalled_s
 
     # -- httptools ---------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._request = HttpRequest()
+        self._request.late = self._connections.draining
+        self._receiving = True
         self._reading_head = True
         self._head_bytes = 0
         self._body = []
@@ -202,14 +227,16 @@ class HttpConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
-        self._check_head(self._head_bytes)
+        if self._head_bytes > self._limits.http_header_bytes_max:
+            raise self._head_too_large()
         headers, name = self._request.headers, name.lower()
         headers[name] = b"%b, %b" % (headers[name], value) if name in headers else value
 
     def on_headers_complete(self) -> None:
         self._reading_head = False
         request, parser = self._request, self._parser
-        request.method = parser.get_method().decode("latin-1")
+        method = parser.get_method()
+        request.method = _METHODS.get(method) or method.decode("latin-1")
         request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         request.version = parser.get_http_version()
         request.peer = self._peer
@@ -219,7 +246,7 @@ class HttpConnection(asyncio.Protocol):
         if length is not None and length.isdigit() and int(length) > self._limits.http_body_bytes_max:
             raise self._body_too_large()
         if request.headers.get(b"expect", b"").lower() == b"100-continue" and self._exchange is None:
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -229,25 +256,26 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         request = self._request
+        self._receiving = False
         request.body = b"".join(self._body) if len(self._body) != 1 else self._body[0]
         self._body = []
         self._body_bytes = 0
-        if self._exchange is None:
+        if self._exchange is None and self._writable is None:
             self._begin(request)
             return
-        if len(self._waiting) >= _PIPELINED_MAX:
-            raise HttpError(400, "BadRequest", f"more than {_PIPELINED_MAX} requests are pipelined: wait for replies")
+        most = self._limits.http_pipelined_max
+        if len(self._waiting) >= most:
+            raise HttpError(400, "BadRequest", f"more than {most} requests are pipelined: wait for replies")
         self._waiting.append(request)
+        if self._writable is None:
+            self.deadline_s = float("inf")  # the exchange under way has no deadline
         if self._transport is not None:
+            self._paused = True
             self._transport.pause_reading()
 
-    def _check_head(self, size: int) -> None:
-        if size > self._limits.http_header_bytes_max:
-            raise HttpError(
-                431,
-                "RequestHeaderFieldsTooLarge",
-                f"headers are larger than {self._limits.http_header_bytes_max} bytes",
-            )
+    def _head_too_large(self) -> HttpError:
+        largest = self._limits.http_header_bytes_max
+        return HttpError(431, "RequestHeaderFieldsTooLarge", f"headers are larger than {largest} bytes")
 
     def _body_too_large(self) -> HttpError:
         return HttpError(
@@ -259,6 +287,10 @@ class HttpConnection(asyncio.Protocol):
     def _begin(self, request: HttpRequest) -> None:
         exchange = self._exchange = Exchange(self, request)
         self.deadline_s = float("inf")
+        if self._connections.handler.answer_nowait(request, exchange):
+            if not exchange.ended:
+                self.abort()  # as in `_handle`
+            return
         exchange.task = asyncio.get_running_loop().create_task(self._handle(request, exchange))
 
     async def _handle(self, request: HttpRequest, exchange: Exchange) -> None:
@@ -273,18 +305,25 @@ class HttpConnection(asyncio.Protocol):
         if self._exchange is not exchange:
             return
         self._exchange = None
-        if not keep_alive or self._closing or self._failed:
-            self._close()
-        elif self._waiting:
-            request = self._waiting.popleft()
-            if not self._waiting and self._transport is not None:
-                self._transport.resume_reading()
+        if not keep_alive or self._failed:
+            self.close()
+        elif self._writable is None:
+            self._next_request()
+
+    def _next_request(self) -> None:
+        """Go on with a request that was pipelined, or wait for one."""
+        request = self._waiting.popleft() if self._waiting else None
+        if self._paused and not self._waiting and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        if request is not None:
             self._begin(request)
         else:
             self._wait_for_request()
 
     def _wait_for_request(self) -> None:
-        self.deadline_s = self._connections.env.monotonic() + self._limits.http_idle_s
+        wait_s = self._limits.http_request_s if self._receiving else self._limits.http_idle_s
+        self.deadline_s = self._connections.env.monotonic() + wait_s
 
     def _refuse(self, error: HttpError) -> None:
         """Answer a request that cannot be read. A reply under way is cut instead: its client sees that."""
@@ -294,47 +333,68 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return
         body = status_body(error.code, error.reason, str(error))
-        self._write(_head(error.code, JSON, (), len(body), keep_alive=False) + body)
-        self._close()
+        self.write(reply_head(error.code, JSON, (), len(body), keep_alive=False) + body)
+        self.close()
 
     def expire(self) -> None:
-        """The deadline is past: half a request gets a 408, silence gets nothing."""
-        if self._reading_head or self._body_bytes or self._body:
+        """The deadline is past: half a request gets a 408, silence gets nothing, and a client that does not read its
+        replies is cut off."""
+        if self._writable is not None and self._transport is not None:
+            read = self._unread_bytes - self._transport.get_write_buffer_size()
+            if read >= self._limits.http_write_buffer_bytes // 4:
+                self._give_time_to_read(self._transport)
+            else:
+                self._connections.stalled.inc()
+                self.abort()
+        elif self._receiving:
             self._refuse(
                 HttpError(408, "Timeout", f"the request was not complete after {self._limits.http_request_s} s")
             )
         else:
-            self._close()
+            self.close()
 
     # -- output ------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        self._write(data)
-
-    def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-    @property
-    def congested(self) -> bool:
-        """Whether the client reads slower than the server writes."""
-        return self._writable is not None
 
     async def drained(self) -> None:
         """Wait until the client has read enough for more to be written."""
         if self._writable is not None:
             await self._writable.wait()
 
-    def close_when_idle(self) -> None:
-        self._closing = True
-        if self._exchange is None and not self._reading_head:
-            self._close()
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way, or one that has begun to arrive is still expected."""
+        return self._exchange is not None or (self._receiving and not self._failed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the client may still send a request."""
+        return not self._failed and self._transport is not None and not self._transport.is_closing()
+
+    def take_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raw streams instead of HTTP. The connection still counts, and is cut when the server stops."""
+        assert self._transport is not None
+        self._failed = True  # nothing more is parsed
+        reader = asyncio.StreamReader(limit=self._limits.stream_buffer_bytes)
+        protocol = _RawProtocol(reader, self)
+        self._transport.set_protocol(protocol)
+        self._transport.set_write_buffer_limits(high=self._limits.stream_buffer_bytes)
+        protocol.connection_made(self._transport)
+        if self._transport.is_closing():
+            reader.feed_eof()
+        return reader, asyncio.StreamWriter(self._transport, protocol, reader, asyncio.get_running_loop())
+
+    def count(self, method: str, code: int) -> None:
+        self._connections.count(method, code)
 
     @property
     def draining(self) -> bool:
         return self._connections.draining
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
@@ -343,90 +403,13 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Exchange:
-    """The reply to one request. `respond` sends it whole; `start`, `write` and `end` stream it in chunks."""
+class _RawProtocol(asyncio.StreamReaderProtocol):
+    """The protocol object of a connection that has left HTTP."""
 
-    __slots__ = ("_connection", "_keep_alive", "_on_lost", "_plain", "_request", "closed", "ended", "started", "task")
+    def __init__(self, reader: asyncio.StreamReader, connection: HttpConnection) -> None:
+        super().__init__(reader)
+        self._http = connection
 
-    def __init__(self, connection: HttpConnection, request: HttpRequest) -> None:
-        self._connection = connection
-        self._request = request
-        self._keep_alive = request.keep_alive
-        self._on_lost: Callable[[], None] | None = None
-        self._plain = False
-        self.task: asyncio.Task[None] | None = None
-        self.started = False
-        self.ended = False
-        self.closed = False
-        """The client is gone. Writing is harmless and reaches nothing."""
-
-    def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
-        """Send the whole reply."""
-        self.started = self.ended = True
-        connection = self._connection
-        keep_alive = self._keep_alive and not connection.draining
-        head = _head(code, content_type, headers, len(body), keep_alive=keep_alive)
-        connection.write(head if self._request.method == "HEAD" else head + body)
-        connection.ended(self, keep_alive=keep_alive)
-
-    def start(self, code: int, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
-        """Begin a reply whose length is not known: in chunks, or until the connection closes for HTTP/1.0."""
-        self.started = True
-        self._plain = self._request.version == "1.0"
-        if self._plain:
-            self._keep_alive = False
-        self._connection.write(
-            _head(code, content_type, headers, None, keep_alive=self._keep_alive, chunked=not self._plain)
-        )
-
-    def write(self, data: bytes) -> None:
-        if data and not self.closed:
-            self._connection.write(data if self._plain else b"%x\r\n%b\r\n" % (len(data), data))
-
-    @property
-    def congested(self) -> bool:
-        return self._connection.congested
-
-    async def drained(self) -> None:
-        await self._connection.drained()
-
-    def end(self) -> None:
-        self.ended = True
-        if not self._plain:
-            self._connection.write(b"0\r\n\r\n")
-        self._connection.ended(self, keep_alive=self._keep_alive and not self._connection.draining)
-
-    def on_lost(self, notify: Callable[[], None]) -> None:
-        """Call `notify` when the client is gone; at once if it is."""
-        self._on_lost = notify
-        if self.closed:
-            notify()
-
-    def lost(self) -> None:
-        self.closed = True
-        if self._on_lost is not None:
-            self._on_lost()
-
-
-def _head(
-    code: int,
-    content_type: bytes,
-    headers: Iterable[Header],
-    length: int | None,
-    *,
-    keep_alive: bool,
-    chunked: bool = False,
-) -> bytes:
-    parts = [
-        b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nCache-Control: no-cache, private\r\n"
-        % (code, _REASONS.get(code, "").encode(), content_type)
-    ]
-    parts.extend(b"%b: %b\r\n" % header for header in headers)
-    if length is not None:
-        parts.append(b"Content-Length: %d\r\n" % length)
-    elif chunked:
-        parts.append(b"Transfer-Encoding: chunked\r\n")
-    if not keep_alive:
-        parts.append(b"Connection: close\r\n")
-    parts.append(b"\r\n")
-    return b"".join(parts)
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._http.connection_lost(exc)

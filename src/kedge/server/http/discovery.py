@@ -6,45 +6,54 @@ looks for `pods/eviction`, read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kedge.api.kinds import Kind, Registry
-from kedge.api.wellknown import AUTHENTICATION_GROUP, AUTHORIZATION_GROUP, DISCOVERY_API_VERSION, NAMESPACE_KIND
+from kedge.api.kinds import Kind
+from kedge.api.wellknown import (
+    AUTHENTICATION_GROUP,
+    DISCOVERY_API_VERSION,
+    METRICS_GROUP,
+    NAMESPACE_KIND,
+    POD_KIND,
+)
+from kedge.server.http.reviews import REVIEWS
 
 AGGREGATED = DISCOVERY_API_VERSION
 
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_READS = ("get", "list")
 _UPDATES = ("get", "patch", "update")
 _CREATES = ("create",)
+_STREAMS = ("create", "get")
 _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "attach": ("", "v1", "PodAttachOptions", _STREAMS),
     "binding": ("", "v1", "Binding", _CREATES),
     "eviction": ("policy", "v1", "Eviction", _CREATES),
+    "exec": ("", "v1", "PodExecOptions", _STREAMS),
+    "log": ("", "v1", POD_KIND, ("get",)),
+    "token": (AUTHENTICATION_GROUP, "v1", "TokenRequest", _CREATES),
     "scale": ("autoscaling", "v1", "Scale", _UPDATES),
 }
 """Group, version, kind and verbs of subresources whose body is another kind. The others have their parent's."""
-_REVIEWS = (
-    (AUTHENTICATION_GROUP, "v1", "SelfSubjectReview", "selfsubjectreviews"),
-    (AUTHORIZATION_GROUP, "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
-    (AUTHORIZATION_GROUP, "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
-)
-"""Kinds that are answered and never stored."""
 
 
 def verbs_of(kind: Kind) -> tuple[str, ...]:
+    if kind.group == METRICS_GROUP:
+        return _READS
     if kind.key_kind == NAMESPACE_KIND:
         return tuple(verb for verb in _VERBS if verb != "deletecollection")
     return _VERBS
 
 
 class Discovery:
-    """The discovery documents of one registry."""
+    """The discovery documents of one server."""
 
-    def __init__(self, kinds: Registry) -> None:
+    def __init__(self, kinds: Iterable[Kind]) -> None:
         self._groups: dict[str, dict[str, list[Kind]]] = {}
         for kind in kinds:
             self._groups.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
-        for group, version, _, _ in _REVIEWS:
+        for group, version, _, _ in REVIEWS:
             self._groups.setdefault(group, {}).setdefault(version, [])
 
     def core_versions(self) -> dict[str, Any]:
@@ -68,7 +77,7 @@ class Discovery:
         if kinds is None:
             return None
         rows = [row for kind in kinds for row in _resources(kind)]
-        rows.extend(_review(*review) for review in _REVIEWS if review[:2] == (group, version))
+        rows.extend(_review(*review) for review in REVIEWS if review[:2] == (group, version))
         return {
             "kind": "APIResourceList",
             "apiVersion": "v1",
@@ -104,7 +113,7 @@ class Discovery:
 
     def _discovered(self, group: str, version: str, kinds: list[Kind]) -> list[dict[str, Any]]:
         found = [_aggregated(kind) for kind in kinds]
-        for review_group, review_version, kind, plural in _REVIEWS:
+        for review_group, review_version, kind, plural in REVIEWS:
             if (review_group, review_version) == (group, version):
                 found.append({
                     "resource": plural, "responseKind": _kind(group, version, kind), "scope": "Cluster",

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kedge.api.kinds import Kind, Registry
+from kedge.api.kinds import Kind
 from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.openapi_protobuf import encode_document
@@ -50,7 +50,7 @@ _PATCH_TYPES = ("application/json-patch+json", "application/merge-patch+json", "
 class OpenApi:
     """The documents of one registry."""
 
-    def __init__(self, kinds: Registry, table: TypeTable, version: str) -> None:
+    def __init__(self, kinds: Iterable[Kind], table: TypeTable, version: str) -> None:
         self._table = table
         self._info = {"title": "kedge", "version": version}
         self._groups: dict[tuple[str, str], list[Kind]] = {}
@@ -235,18 +235,23 @@ def _paths(kind: Kind, schema: str) -> Iterator[tuple[str, dict[str, Any]]]:
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     place = f"{root}/namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
     shared = [_parameter("namespace", "path")] if kind.namespaced else []
+    named = [*shared, _parameter("name", "path")]
     verbs = verbs_of(kind)
+    listing = _operation(kind, "list", f"{schema}List", _LIST_PARAMETERS)
+    if "create" not in verbs:
+        yield place, {"parameters": shared, "get": listing}
+        yield f"{place}/{{name}}", {"parameters": named, "get": _operation(kind, "get", schema, ())}
+        return
     collection: dict[str, Any] = {
         "parameters": shared,
-        "get": _operation(kind, "list", f"{schema}List", _LIST_PARAMETERS),
+        "get": listing,
         "post": _operation(kind, "post", schema, _WRITE_PARAMETERS, body=_BODY_TYPES),
     }
     if "deletecollection" in verbs:
         collection["delete"] = _operation(kind, "deletecollection", f"{_META}.Status", _LIST_PARAMETERS)
     yield place, collection
     if kind.namespaced:
-        yield f"{root}/{kind.plural}", {"get": _operation(kind, "list", f"{schema}List", _LIST_PARAMETERS)}
-    named = [*shared, _parameter("name", "path")]
+        yield f"{root}/{kind.plural}", {"get": listing}
     yield (
         f"{place}/{{name}}",
         {
@@ -259,9 +264,9 @@ def _paths(kind: Kind, schema: str) -> Iterator[tuple[str, dict[str, Any]]]:
             "delete": _operation(kind, "delete", f"{_META}.Status", _DELETE_PARAMETERS, body=_BODY_TYPES),
         },
     )
-    if "status" in kind.subresources:
+    for subresource in sorted(kind.subresources & {"resize", "status"}):
         yield (
-            f"{place}/{{name}}/status",
+            f"{place}/{{name}}/{subresource}",
             {
                 "parameters": named,
                 "get": _operation(kind, "get", schema, ()),

@@ -10,25 +10,39 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
 from kedge.api import http_headers
-from kedge.api.codec import splice_list
 from kedge.api.objects import Object
 from kedge.api.requests import ObjectList, Written
 from kedge.api.wellknown import POD_KIND, RESOURCE_QUOTA_KIND, SERVICE_KIND
 from kedge.env import Env
-from kedge.server.http.connection import Exchange, Header, HttpRequest
+from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.list_parts import (
+    SLICE_ITEMS,
+    Convert,
+    ListMember,
+    converted_slices,
+    document_members,
+    indented_parts,
+    object_members,
+    plain_parts,
+    stored_members,
+)
 from kedge.server.http.negotiation import ReplyForm, accepts_gzip
+from kedge.server.http.reply_head import Header
 from kedge.server.http.tables import API_VERSION, definitions, partial, row_of
+from kedge.server.service.reads import StoredList
 
 _encode = msgspec.json.Encoder().encode
-SLICE_ITEMS = 32
-"""Items of a list that are written before other requests get a turn."""
-_GZIP_BYTES_MIN = 128 * 1024
+GZIP_BYTES_MIN = 128 * 1024
 """Smaller bodies are sent as they are, as in Kubernetes."""
+CALLERS_MAX: Final = 1024
+"""Names of callers whose header is remembered."""
 _RETURNED_WHEN_DELETED = frozenset({POD_KIND, SERVICE_KIND, RESOURCE_QUOTA_KIND})
 """Kinds whose deletion returns the object, as Kubernetes' schema declares; that of others returns a `Status`."""
 _SHOWN = 200
@@ -50,7 +64,7 @@ class Replier:
         """Send JSON that is encoded already."""
         if self._pretty:
             body = msgspec.json.format(body, indent=2)
-        if self._gzip and len(body) >= _GZIP_BYTES_MIN:
+        if self._gzip and len(body) >= GZIP_BYTES_MIN:
             body = gzip.compress(body, compresslevel=1, mtime=0)
             headers = (*headers, (b"Content-Encoding", b"gzip"))
         self._exchange.respond(code, body, headers=headers)
@@ -58,10 +72,14 @@ class Replier:
     def value(self, value: Any, code: int = 200) -> None:
         self.raw(_encode(value), code)
 
-    def found(self, found: Object, form: ReplyForm, code: int = 200, warnings: Sequence[str] = ()) -> None:
+    def found(
+        self, found: Object, form: ReplyForm, code: int = 200, warnings: Sequence[str] = (), *, removed: bool = False
+    ) -> None:
         headers = [warning_header(each) for each in warnings]
         if self._origins:
             headers += origin_headers(found)
+            if removed:
+                headers.append((http_headers.REMOVED, b"1"))
         match form:
             case ReplyForm.OBJECT:
                 self.raw(found.json(), code, headers)
@@ -76,9 +94,9 @@ class Replier:
         if warnings:
             known = {text.partition('"')[2].rstrip('"') for text in warnings}
             kept = [text for text in written.warnings if text.partition(": ")[0] not in known]
-            self.found(written.object, form, code, (*kept, *warnings))
+            self.found(written.object, form, code, (*kept, *warnings), removed=written.removed)
         else:
-            self.found(written.object, form, code, written.warnings)
+            self.found(written.object, form, code, written.warnings, removed=written.removed)
 
     def removed(self, written: Written, form: ReplyForm) -> None:
         """The reply to a delete: the object while it still ends; once gone a `Status`, or the object for some kinds."""
@@ -98,34 +116,45 @@ class Replier:
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
         })  # fmt: skip
 
-    async def listed(self, found: ObjectList, form: ReplyForm) -> None:
-        """Send a list: a short one at once, a long one in slices with a turn for others after each."""
-        if len(found.objects) <= SLICE_ITEMS or self._pretty:
-            self.raw(b"".join(self._list_parts(found, form)))
-        else:
-            await self._stream(self._list_parts(found, form))
-
-    def _list_parts(self, found: ObjectList, form: ReplyForm) -> Iterator[bytes]:
-        """The list as JSON in pieces: head, slices of items, tail."""
-        if form is ReplyForm.OBJECT:
-            yield from object_list_parts(found, origins=self._origins)
+    async def deleted(
+        self, found: ObjectList, written: Sequence[Written], form: ReplyForm, convert: Convert | None = None
+    ) -> None:
+        """The reply to deletecollection. kedge's own clients also get which objects are gone."""
+        if not self._origins:
+            await self.listed(found, form, convert)
             return
-        now = self._env.now()
+        await self._stream(object_members(found, convert, origins=True, removed=[each.removed for each in written]))
+
+    async def listed(self, found: ObjectList, form: ReplyForm, convert: Convert | None = None) -> None:
+        """Send a list: a short one at once, a long one in slices with a turn for others after each."""
+        await self._list(self._members(found, form, convert), len(found.objects))
+
+    async def stored(self, found: StoredList) -> None:
+        """Send a list of stored versions: as `listed` does, and no object is made of them."""
+        await self._list(stored_members(found, origins=self._origins), len(found.entries))
+
+    async def _list(self, members: Iterable[ListMember], count: int) -> None:
+        if count <= SLICE_ITEMS:
+            self.raw(b"".join(plain_parts(members)))
+        else:
+            await self._stream(members)
+
+    def _members(self, found: ObjectList, form: ReplyForm, convert: Convert | None) -> Iterator[ListMember]:
+        if form is ReplyForm.OBJECT:
+            return object_members(found, convert, origins=self._origins)
         head = _table(found.kind, [], "") if form is ReplyForm.TABLE else _partial_list()
         head["metadata"] = _list_metadata(found)
         items = "rows" if form is ReplyForm.TABLE else "items"
         head.pop(items)
-        yield _encode(head)[:-1] + b',"%b":[' % items.encode()
-        for first in range(0, len(found.objects), SLICE_ITEMS):
-            rows = [
-                row_of(found.kind, each, now, self._include) if form is ReplyForm.TABLE else partial(each.edit(), each)
-                for each in found.objects[first : first + SLICE_ITEMS]
-            ]
-            yield (b"," if first else b"") + _encode(rows)[1:-1]
-        yield b"]}"
+        slices, now = converted_slices(found.objects, convert), self._env.now()
+        if form is ReplyForm.TABLE:
+            rows = ([row_of(found.kind, each, now, self._include) for each in part] for part in slices)
+            return document_members(head, items, rows)
+        return document_members(head, items, ([partial(each.edit(), each) for each in part] for part in slices))
 
-    async def _stream(self, parts: Iterable[bytes]) -> None:
+    async def _stream(self, members: Iterable[ListMember]) -> None:
         exchange = self._exchange
+        parts = indented_parts(members) if self._pretty else plain_parts(members)
         squeeze = zlib.compressobj(1, zlib.DEFLATED, 31) if self._gzip else None
         exchange.start(200, headers=((b"Content-Encoding", b"gzip"),) if squeeze is not None else ())
         for part in parts:
@@ -139,23 +168,9 @@ class Replier:
         exchange.end()
 
 
-def object_list_parts(found: ObjectList, *, origins: bool = False) -> Iterator[bytes]:
-    """`ObjectList.json` in slices: the first with the head, the last with the tail."""
-    objects, kind = found.objects, found.kind
-    whole = splice_list(kind.api_version, kind.kind, (), found.revision, found.continue_token, found.remaining)
-    head, tail = whole[: -len(b"]}")], b"]}"
-    yield head
-    for first in range(0, len(objects), SLICE_ITEMS):
-        piece = b",".join([each.json() for each in objects[first : first + SLICE_ITEMS]])
-        yield (b"," if first else b"") + piece
-    if origins:
-        yield b'],"kedge":[' + b",".join([origin_json(each) for each in objects])
-    yield tail
-
-
-def origin_json(found: Object) -> bytes:
-    """`[created, operation, decision]` of a version."""
-    return _encode((found.created, found.origin.operation, found.origin.decision))
+@lru_cache(maxsize=CALLERS_MAX)
+def _caller_header(caller: str) -> Header:
+    return http_headers.CALLER, quote(caller, safe=":@").encode()
 
 
 def origin_headers(found: Object) -> list[Header]:
@@ -164,9 +179,12 @@ def origin_headers(found: Object) -> list[Header]:
         headers.append((http_headers.OPERATION, found.origin.operation.encode("latin-1")))
     if found.origin.decision:
         headers.append((http_headers.DECISION, found.origin.decision.encode("latin-1")))
+    if found.origin.caller:
+        headers.append(_caller_header(found.origin.caller))
     return headers
 
 
+@lru_cache(maxsize=256)
 def warning_header(text: str) -> Header:
     """A `Warning` header. Quotes and controls are escaped: the text may hold what a caller wrote."""
     plain = "".join(each if each.isprintable() and each.isascii() else "?" for each in text[:_SHOWN])

@@ -5,18 +5,19 @@ The meaning of every verb is the service's. This module reads paths, parameters 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from kedge.api import http_headers
-from kedge.api.codec import parse_object
+from kedge.api.codec import decode_json, parse_object
 from kedge.api.kinds import Kind, Registry
+from kedge.api.objects import Object
 from kedge.api.requests import (
     Bind,
     Binding,
+    BoundObject,
     ConfirmEnded,
     Create,
     Delete,
@@ -32,30 +33,38 @@ from kedge.api.requests import (
     ObjectList,
     OpenWatch,
     Patch,
-    PatchType,
     Request,
+    RequestToken,
     Reserve,
     Update,
     WriteOptions,
     Written,
 )
+from kedge.api.timestamps import format_time
 from kedge.api.types import type_table
-from kedge.api.wellknown import NODE_ALLOCATION_KIND, RESERVATION_KIND
+from kedge.api.wellknown import AUTHENTICATION_GROUP, NODE_ALLOCATION_KIND, POD_KIND, RESERVATION_KIND
 from kedge.env import Env
-from kedge.errors import BadRequest, Compacted, MethodNotAllowed, NotFound
+from kedge.errors import BadRequest, Compacted, Conflict, MethodNotAllowed, NotFound, TooManyRequests
 from kedge.keys import NO_REVISION, Key, Origin
 from kedge.server.http import parameters, versions
-from kedge.server.http.access import Attributes, Caller, check_allowed
-from kedge.server.http.bodies import read_object, read_options, read_patch, unknown_fields
-from kedge.server.http.connection import Exchange, HttpRequest
-from kedge.server.http.negotiation import reply_form
-from kedge.server.http.replies import Replier
+from kedge.server.http.access import Attributes, Caller, check_allowed, check_token_allowed
+from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
+from kedge.server.http.discovery import verbs_of
+from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.negotiation import ReplyForm, reply_form
+from kedge.server.http.pod_warnings import pod_warnings
+from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
 from kedge.server.http.routes import ResourcePath
-from kedge.server.http.streams import WatchWriter
+from kedge.server.http.streams import WatchFeed, WatchWriter
+from kedge.server.http.versions import ServedVersion
 from kedge.server.service import Service
+from kedge.server.service.account_tokens import ISSUER
+from kedge.server.service.patches import patched
 
 _OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",)}
 """Requests of kedge alone, by the kind that they are about."""
+TOKEN_S = 3600
+"""The time of a token whose request names none, as in Kubernetes."""
 _METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
 
@@ -63,29 +72,53 @@ _COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": 
 class Resources:
     """Serves the resources of one service."""
 
-    def __init__(self, service: Service, env: Env, stopping: asyncio.Event) -> None:
+    def __init__(self, service: Service, env: Env) -> None:
         self._service = service
         self._env = env
-        self._stopping = stopping
+        self.watches = WatchFeed(env)
         self._types = type_table()
 
     @property
     def kinds(self) -> Registry:
         return self._service.kinds
 
+    def serve_nowait(self, path: ResourcePath, request: HttpRequest, exchange: Exchange, caller: Caller) -> bool:
+        """Answer a get of one object if the store has it in memory. Otherwise nothing is done: call `serve`."""
+        if not path.name or path.subresource or versions.served_version(path) is not None:
+            return False
+        kind = self._kind(path, None)
+        if kind.namespaced and not path.namespace:
+            return False
+        query = parameters.parse_query(request.query)
+        check_allowed(caller, Attributes("get", path.group, path.resource, "", path.namespace, path.name))
+        headers = request.headers
+        form = reply_form(headers.get(b"accept", b""))
+        options = GetOptions(resource_version=query.get("resourceVersion", ""), caller=caller.user)
+        found = self._service.get_nowait(Get(Key(kind.key_kind, path.namespace, path.name), options))
+        if found is None:
+            return False
+        body = found.json()
+        own = http_headers.ORIGINS in headers or http_headers.OPERATION in headers
+        if query or own or form is not ReplyForm.OBJECT or len(body) >= GZIP_BYTES_MIN:
+            Replier(self._env, request, exchange, query).found(found, form)
+        else:
+            exchange.respond(200, body)
+        return True
+
     async def serve(self, path: ResourcePath, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
         """Answer one request about a resource."""
-        older = versions.is_older(path)
-        if older:
-            path = versions.stored_path(path, request.method)
-        kind = self._kind(path)
+        version = versions.served_version(path)
+        kind = self._kind(path, version)
         query = parameters.parse_query(request.query)
         verb = _verb(path, request.method, query)
+        if verb == "deletecollection" and verb not in verbs_of(kind):
+            raise MethodNotAllowed(f"{kind.resource} are deleted one at a time")
         check_allowed(caller, Attributes(verb, path.group, path.resource, path.subresource, path.namespace, path.name))
-        call = _Call(self, path, kind, query, request, exchange, caller)
-        if older:
-            await call.create_older()
-            return
+        if version is not None:
+            if version.create_only and verb != "create":
+                raise MethodNotAllowed(f"{version.kind.api_version} is served for create alone: use {kind.api_version}")
+            query = version.stored_query(query)
+        call = _Call(self, path, kind, query, request, exchange, caller, version)
         match verb:
             case "get":
                 await call.get()
@@ -104,8 +137,9 @@ class Resources:
             case _:
                 await call.delete_collection()
 
-    def _kind(self, path: ResourcePath) -> Kind:
-        kind = self.kinds.of_plural(path.group, path.version, path.resource)
+    def _kind(self, path: ResourcePath, version: ServedVersion | None) -> Kind:
+        """The stored kind behind a path."""
+        kind = version.stored if version is not None else self.kinds.of_plural(path.group, path.version, path.resource)
         if path.namespace and not kind.namespaced:
             raise NotFound("the server could not find the requested resource")
         if path.subresource and path.subresource not in (*kind.subresources, *_OWN_SUBRESOURCES.get(kind.key_kind, ())):
@@ -120,16 +154,17 @@ class Resources:
     def env(self) -> Env:
         return self._env
 
-    @property
-    def stopping(self) -> asyncio.Event:
-        return self._stopping
-
-    def check_fields(self, kind: Kind, body: Mapping[str, Any], validation: str, *, patch: bool = False) -> list[str]:
-        """Unknown fields: an error when validation is strict, warnings otherwise."""
-        facts = self._types.of_kind(kind.api_version, kind.kind)
-        if facts is None or validation == "Ignore":
+    def check_fields(
+        self, kind: Kind, request: HttpRequest, body: Any, validation: str, *, patch: bool = False
+    ) -> list[str]:
+        """Unknown and duplicate fields: an error when validation is strict, warnings otherwise."""
+        if validation == "Ignore":
             return []
-        found = unknown_fields(body, facts, self._types, patch=patch)
+        facts = self._types.of_kind(kind.api_version, kind.kind)
+        # A JSON patch does not have the shape of the object.
+        known = facts is not None and isinstance(body, Mapping)
+        found = unknown_fields(body, facts, self._types, patch=patch) if known and facts is not None else []
+        found += duplicate_fields(request, body, self._env.limits)
         if found and validation == "Strict":
             raise BadRequest(f"strict decoding error: {', '.join(found)}")
         return found
@@ -159,10 +194,13 @@ class _Call:
         request: HttpRequest,
         exchange: Exchange,
         caller: Caller,
+        version: ServedVersion | None,
     ) -> None:
         self._resources = resources
         self._path = path
         self._kind = kind
+        self._version = version
+        self._served_kind = kind if version is None else version.kind
         self._query = query
         self._request = request
         self._exchange = exchange
@@ -183,20 +221,32 @@ class _Call:
         if self._path.subresource == "scale":
             self._reply.value(await self._send(GetScale(self._key, options)))
             return
-        if self._path.subresource not in ("", "status"):
+        if self._path.subresource not in ("", "status", "resize"):
             raise MethodNotAllowed(f"{self._path.resource}/{self._path.subresource} cannot be read")
-        self._reply.found(await self._send(Get(self._key, options)), self._form)
+        found = await self._send(Get(self._key, options))
+        self._reply.found(found if self._version is None else self._version.object(found), self._form)
 
     async def list_page(self) -> None:
         options = parameters.list_options(self._query, self._path.namespace, caller=self._caller.user)
-        await self._reply.listed(await self._send(List(self._kind, options)), self._form)
+        request = List(self._kind, options)
+        if self._form is ReplyForm.OBJECT and self._version is None and not options.selects:
+            await self._reply.stored(await self._resources.service.list_stored(request))
+            return
+        found = await self._send(request)
+        if self._version is None:
+            await self._reply.listed(found, self._form)
+        else:
+            await self._reply.listed(self._version.listed(found), self._form, self._version.object)
 
     async def watch(self) -> None:
         options = parameters.watch_options(self._query, self._path.namespace, caller=self._caller.user)
         resources = self._resources
         include = self._query.get("includeObject", "Metadata")
         origins = http_headers.ORIGINS in self._request.headers
-        writer = WatchWriter(resources.env, self._exchange, self._kind, self._form, include, origins=origins)
+        convert = None if self._version is None else self._version.object
+        writer = WatchWriter(
+            resources.watches, self._exchange, self._served_kind, self._form, include, origins=origins, convert=convert
+        )
         try:
             stream = await resources.service.open_event_stream(OpenWatch(self._kind, options))
         except Compacted as error:
@@ -204,7 +254,7 @@ class _Call:
                 raise
             writer.refuse(error)
             return
-        await writer.run(stream, resources.stopping, bookmarks=options.allow_bookmarks)
+        await writer.run(stream, bookmarks=options.allow_bookmarks)
 
     # -- writes ------------------------------------------------------------------------------------
 
@@ -220,24 +270,22 @@ class _Call:
                 await self._reserve()
             case "ended":
                 await self._confirm_ended()
+            case "token":
+                await self._request_token()
             case other:
                 raise MethodNotAllowed(f"nothing is created at {self._path.resource}/{other}")
 
     async def _create_object(self) -> None:
         if self._path.name:
             raise MethodNotAllowed("an object is created by POST to its collection, without its name in the path")
-        body, warnings = self._object()
+        body, warnings = self._object(new=True)
         written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
-        self._reply.written(written, self._form, 201, warnings)
-
-    async def create_older(self) -> None:
-        """Create an object that is sent in an older version of its kind, and return it in that version."""
-        body = versions.to_stored(read_options(self._request))
-        written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
-        self._reply.value(versions.from_stored(written.object.edit()), 201)
+        if not self._kedge_client and (self._kind.key_kind == POD_KIND or self._kind.group in ("apps", "batch")):
+            warnings += pod_warnings(body if isinstance(body, Mapping) else written.object.edit())
+        self._reply.written(self._as_served(written), self._form, 201, warnings)
 
     async def _bind(self) -> None:
-        body = read_options(self._request)
+        body = self._options_body()
         target, metadata = _part(body, "target"), _part(body, "metadata")
         node = target.get("name")
         if not isinstance(node, str) or not node:
@@ -254,7 +302,7 @@ class _Call:
 
     async def _reserve(self) -> None:
         try:
-            chunk = msgspec.convert(_part(read_options(self._request), "chunk"), GangChunk)
+            chunk = msgspec.convert(_part(self._options_body(), "chunk"), GangChunk)
         except msgspec.ValidationError as error:
             raise BadRequest(f"chunk is not a part of a gang: {error}") from error
         if (chunk.namespace, chunk.gang) != (self._path.namespace, self._path.name):
@@ -262,11 +310,37 @@ class _Call:
         self._done(await self._send(Reserve(chunk, self._write_options())))
 
     async def _confirm_ended(self) -> None:
-        body = read_options(self._request)
+        body = self._options_body()
         request = ConfirmEnded(
             self._path.name, str(body.get("nodeUID") or ""), str(body.get("podUID") or ""), self._write_options()
         )
         self._done(await self._send(request))
+
+    async def _request_token(self) -> None:
+        body = self._options_body()
+        spec = _part(body, "spec")
+        audiences, expires = spec.get("audiences") or (), spec.get("expirationSeconds")
+        expires = TOKEN_S if expires is None else expires
+        named = _part(spec, "boundObjectRef")
+        if not isinstance(expires, int) or not all(isinstance(each, str) for each in audiences):
+            raise BadRequest("spec.expirationSeconds is a number, and spec.audiences are texts")
+        parts = {name: str(named.get(name) or "") for name in ("kind", "name", "uid")}
+        bound = BoundObject(**parts) if named else None
+        check_token_allowed(self._caller, self._path, bound)
+        options = GetOptions(caller=self._caller.user)
+        issued = await self._send(
+            RequestToken(key=self._key, audiences=tuple(audiences), expiration_s=expires, bound=bound, options=options)
+        )
+        spec = {**spec, "audiences": list(audiences) or [ISSUER], "expirationSeconds": expires}
+        status = {"token": issued.token, "expirationTimestamp": format_time(issued.expires)}
+        metadata = {
+            "name": self._path.name,
+            "namespace": self._path.namespace,
+            "creationTimestamp": format_time(self._resources.env.now()),
+        }
+        api_version = f"{AUTHENTICATION_GROUP}/v1"
+        reply = {"kind": "TokenRequest", "apiVersion": api_version, "metadata": metadata, "spec": spec}
+        self._reply.value({**reply, "status": status}, 201)
 
     def _done(self, written: Written) -> None:
         """The reply to a write whose Kubernetes reply is a bare `Status`: kedge's own clients get the object."""
@@ -282,7 +356,7 @@ class _Call:
         return http_headers.OPERATION in headers or http_headers.ORIGINS in headers
 
     async def _evict(self) -> None:
-        body = read_options(self._request)
+        body = self._options_body()
         options = self._delete_options(_part(body, "deleteOptions"))
         self._done(await self._send(Evict(self._key, options)))
 
@@ -295,40 +369,70 @@ class _Call:
         body, patch_type = read_patch(self._request)
         validation = parameters.field_validation(self._query)
         warnings: list[str] = []
-        if patch_type is not PatchType.JSON and isinstance(body, Mapping) and self._path.subresource != "scale":
-            # Both kinds of merge patch have the shape of the object; a JSON patch has not.
-            warnings = self._resources.check_fields(self._kind, body, validation, patch=True)
-        written = await self._send(Patch(self._key, body, patch_type, self._path.subresource, self._write_options()))
+        if self._path.subresource != "scale":
+            warnings = self._resources.check_fields(self._served_kind, self._request, body, validation, patch=True)
+        request = Patch(self._key, self._request.body, patch_type, self._path.subresource, self._write_options())
+        if self._version is None:
+            written = await self._send(request)
+        else:
+            written = await self._patch_served(request, self._version)
         await self._written(written, warnings)
 
+    async def _patch_served(self, request: Patch, version: ServedVersion) -> Written:
+        """Apply a patch to the object as this version shows it. A lost race reads again, unless the patch names a
+        version of the object."""
+        for _ in range(self._resources.env.limits.proof_attempts_max):
+            found: Object = await self._send(Get(request.key))
+            shown = decode_json(version.object(found).json())
+            body = version.stored_body(patched(shown, request))
+            try:
+                written: Written = await self._send(Update(request.key, body, "", request.options))
+                return written
+            except Conflict:
+                if body["metadata"].get("resourceVersion") != shown["metadata"]["resourceVersion"]:
+                    raise
+        raise TooManyRequests(f"{request.key} changed in every attempt to patch it: try again", key=request.key)
+
     async def _written(self, written: Written, warnings: Any) -> None:
-        if self._path.subresource == "scale":
+        if self._path.subresource == "scale" and not self._kedge_client:
             self._reply.value(await self._send(GetScale(self._key)))
         else:
-            self._reply.written(written, self._form, 200, warnings)
+            self._reply.written(self._as_served(written), self._form, 200, warnings)
 
     async def delete(self) -> None:
-        options = self._delete_options(read_options(self._request))
-        self._reply.removed(await self._send(Delete(self._key, options)), self._form)
+        options = self._delete_options(self._options_body())
+        self._reply.removed(self._as_served(await self._send(Delete(self._key, options))), self._form)
 
     async def delete_collection(self) -> None:
         selection: ListOptions = parameters.list_options(self._query, self._path.namespace, caller=self._caller.user)
-        options = self._delete_options(read_options(self._request))
+        options = self._delete_options(self._options_body())
         deleted = await self._send(DeleteCollection(self._kind, selection, options))
         found = [each.object for each in deleted]
         revision = max((each.revision for each in found), default=NO_REVISION)
-        await self._reply.listed(ObjectList(kind=self._kind, objects=found, revision=revision), self._form)
+        page = ObjectList(kind=self._served_kind, objects=found, revision=revision)
+        await self._reply.deleted(page, deleted, self._form, self._version.object if self._version else None)
 
     # -- parts of a request ------------------------------------------------------------------------
 
-    def _object(self) -> tuple[Any, list[str]]:
-        """The body, and warnings about its fields."""
+    def _object(self, *, new: bool = False) -> tuple[Any, list[str]]:
+        """The body in the stored version, and warnings about its fields."""
         validation = parameters.field_validation(self._query)
-        body = read_object(self._request)
-        if validation == "Ignore" or self._path.subresource == "scale":
-            return body, []
-        parsed = body if isinstance(body, Mapping) else parse_object(body)
-        return parsed, self._resources.check_fields(self._kind, parsed, validation)
+        body = read_object(self._request, self._resources.env.limits)
+        warnings: list[str] = []
+        if validation != "Ignore" and self._path.subresource != "scale":
+            body = body if isinstance(body, Mapping) else parse_object(body)
+            warnings = self._resources.check_fields(self._served_kind, self._request, body, validation)
+        if self._version is not None:
+            if new:
+                self._version.check_new(parse_object(body))
+            body = self._version.stored_body(body)
+        return body, warnings
+
+    def _options_body(self) -> Mapping[str, Any]:
+        return read_options(self._request, self._resources.env.limits)
+
+    def _as_served(self, written: Written) -> Written:
+        return written if self._version is None else self._version.written(written)
 
     def _write_options(self) -> WriteOptions:
         options = parameters.write_options(self._query, self._caller.user, self._origin())
@@ -341,7 +445,7 @@ class _Call:
     def _origin(self) -> Origin:
         headers = self._request.headers
         operation = headers.get(http_headers.OPERATION, b"").decode("latin-1")
-        return Origin(operation, headers.get(http_headers.DECISION, b"").decode("latin-1"))
+        return Origin(operation, headers.get(http_headers.DECISION, b"").decode("latin-1"), self._caller.user)
 
     async def _send(self, request: Request[Any]) -> Any:
         return await self._resources.service.send(request)

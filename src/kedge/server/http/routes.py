@@ -5,6 +5,7 @@ Pure. It does not know which kinds exist; `resources` looks them up and answers 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -22,15 +23,22 @@ class ResourcePath(NamedTuple):
     subresource: str = ""
 
 
+_REMEMBERED_BYTES = 256
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 
 
 def resource_path(path: bytes) -> ResourcePath | None:
     """The resource behind a path; None for discovery, health and every other path that is not a resource.
 
+    Clients ask for the same objects again and again, so the answers for short paths are remembered.
+
     Raises:
         BadRequest: the path is not UTF-8, or has too many parts for a resource.
     """
+    return _remembered(path) if len(path) <= _REMEMBERED_BYTES else _parse(path)
+
+
+def _parse(path: bytes) -> ResourcePath | None:
     parts = _parts(path)
     if len(parts) >= 3 and parts[0] == "api":
         group, (version, *rest) = "", parts[1:]
@@ -52,8 +60,13 @@ def resource_path(path: bytes) -> ResourcePath | None:
     return ResourcePath(group, version, resource, namespace, name, subresource)
 
 
+_remembered = lru_cache(maxsize=4096)(_parse)
+
+
 def _parts(path: bytes) -> list[str]:
     try:
+        if b"%" not in path:
+            return [part for part in path.decode().split("/") if part]
         return [unquote_to_bytes(part).decode() for part in path.split(b"/") if part]
     except UnicodeDecodeError as error:
         raise BadRequest("the path is not UTF-8") from error

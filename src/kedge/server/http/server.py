@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kedge.env import Env
+from kedge.limits import Limits
 from kedge.server.http.access import Authenticator
+from kedge.server.http.agents import AgentDialer
 from kedge.server.http.api import ApiHandler
 from kedge.server.http.connection import Connections
+from kedge.server.http.tls_listener import TlsListener
 from kedge.server.service import Service
-
-TLS_BUFFER_BYTES = 16 * 1024
-"""Read buffer of one TLS connection. asyncio's own default is 256 KiB, which a thousand watches multiply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,43 +38,59 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def bound_tls_buffers() -> None:
+def bound_tls_buffers(limits: Limits) -> None:
     """Bound asyncio's TLS read buffers. The attribute is private: a test fails when a Python version drops it."""
-    sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
+    sslproto.SSLProtocol.max_size = limits.http_tls_buffer_bytes
 
 
 class ApiServer:
     """Serves one `Service` over HTTP. `start`, then `stop`."""
 
-    def __init__(self, service: Service, env: Env, *, authenticator: Authenticator | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        env: Env,
+        *,
+        authenticator: Authenticator | None = None,
+        agents_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Logs, exec and attach reach agents with the client certificate of `agents_tls`; without it they do not."""
         self._env = env
-        self.handler = ApiHandler(service, env, authenticator or Authenticator())
+        self.handler = ApiHandler(service, env, authenticator or Authenticator(), AgentDialer(service, env, agents_tls))
         self.connections = Connections(self.handler, env)
-        self._server: asyncio.base_events.Server | None = None
+        self._listener: asyncio.base_events.Server | TlsListener | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen, and return the port. Without TLS only on connections that the simulator or a test makes."""
-        loop = asyncio.get_running_loop()
-        handshake_s = self._env.limits.http_request_s if tls is not None else None
-        self._server = await loop.create_server(
-            self.connections.protocol, host, port, ssl=tls, ssl_handshake_timeout=handshake_s
-        )
+        if tls is not None:
+            self._listener = listener = TlsListener(self.connections, self._env, tls)
+            port = await listener.start(host, port)
+        else:
+            loop = asyncio.get_running_loop()
+            self._listener = plain = await loop.create_server(self.connections.protocol, host, port)
+            port = int(plain.sockets[0].getsockname()[1]) if plain.sockets else port
         self._sweeper = self._env.spawn(self.connections.run_deadlines(), name="http deadlines")
         self.handler.ready = True
-        sockets = self._server.sockets
-        return int(sockets[0].getsockname()[1]) if sockets else port
+        return port
 
     async def stop(self) -> None:
-        """Drain: no new requests, watches end, requests under way finish; after `http_drain_s` the rest is cut."""
-        self.handler.ready = False
-        self.handler.stopping.set()
-        if self._server is not None:
-            self._server.close()
-        self.connections.drain()
+        """Drain: watches end, requests under way finish, and later ones are refused with 503. Listening goes on until
+        then; after `http_drain_s` the rest is cut."""
+        self.connections.draining = True
+        self.handler.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._env.limits.http_drain_s):
-                await self.connections.wait_closed()
+                await self.connections.drain()
+                await self._stop_listening()
+                await self.connections.close()
+        await self._stop_listening()
         self.connections.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
+
+    async def _stop_listening(self) -> None:
+        if isinstance(self._listener, TlsListener):
+            await self._listener.close()
+        elif self._listener is not None:
+            self._listener.close()

@@ -2,13 +2,13 @@
 
 A claim is an entry in its node's `NodeAllocation`, keyed by pod uid, with the zone for which the tenant's quotas were
 charged. Binds and reservations make claims; the end or removal of a pod and the removal of a reservation release them.
+`assignment` has the claims of pods that were created with a node's name.
 A forced deletion proves no end: the claim stays until the agent confirms it or the node's incarnation changes.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from kedge.api.names import remembered
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.views import NodeAllocationView, NodeView, PodView
@@ -25,12 +25,12 @@ from kedge.server.service.zones import charge_zone, may_be_limited, refund_zone
 from kedge.store import Entry, Put
 
 
-@lru_cache(maxsize=16_384)
+@remembered
 def node_key(name: str) -> Key:
     return Key(NODE_KIND, "", name)
 
 
-@lru_cache(maxsize=16_384)
+@remembered
 def allocation_key(node: str) -> Key:
     return Key(NODE_ALLOCATION_KIND, "", node)
 
@@ -53,7 +53,7 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
     allocation = proof.reads[key]
     ledger = _known_ledger(core, proof, key)
     if ledger is None:
-        ledger = _blank(core, node.key.name, node_uid)
+        ledger = blank_ledger(core, node.key.name, node_uid)
     elif ledger.node_uid != node_uid:
         ledger, allocation = await _ledger_for(core, proof, node)
     uid = pod_view.metadata.uid
@@ -70,7 +70,7 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
     if may_be_limited(proof, pod.key.namespace, zone):
         await charge_zone(core, proof, pod.key, zone, asked.requests)
     made = Claim(pod.key.namespace, pod.key.name, state, asked.requests, asked.ports, zone)
-    _write(core, proof, key, ledger.charge(uid, made))
+    write_ledger(core, proof, node.key.name, ledger.charge(uid, made))
 
 
 def check_pod_claimable(pod: Object, uid: str) -> None:
@@ -130,7 +130,7 @@ async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:
     if ledger is None or claim is None:
         return False
     await refund_zone(core, proof, claim)
-    _write(core, proof, allocation_key(node), ledger.release(pod_uid))
+    write_ledger(core, proof, node, ledger.release(pod_uid))
     return True
 
 
@@ -166,9 +166,9 @@ async def _ledger_for(core: Core, proof: Proof, node: Object) -> tuple[StoredLed
     name = node.key.name
     ledger = await stored_ledger_of(core, proof, name)
     if ledger is None:
-        return _blank(core, name, node.uid), None
+        return blank_ledger(core, name, node.uid), None
     if ledger.node_uid != node.uid:
-        if ledger and not proof.dry_run:
+        if ledger.has_proved() and not proof.dry_run:
             raise Unsettled(lambda options: _retire_all(core, node, options))
         await retire(core, proof, node)
         ledger = await stored_ledger_of(core, proof, name)
@@ -179,13 +179,16 @@ async def _ledger_for(core: Core, proof: Proof, node: Object) -> tuple[StoredLed
 async def retire(core: Core, proof: Proof, node: Object) -> None:
     """Stage the release of an earlier incarnation's claims, as many as one commit may carry.
 
-    The rest stays on the ledger, which belongs to the earlier incarnation until it is empty.
+    The rest stays on the ledger, which belongs to the earlier incarnation until they are all released. Claims of pods
+    that only wait for a node of this name stay too: the new incarnation takes them over.
     """
     ledger = await stored_ledger_of(core, proof, node.key.name)
     if ledger is None or ledger.node_uid == node.uid:
         return
-    by_tenant = sorted(ledger.claims(), key=lambda item: (item[1].namespace, item[0]))
-    for uid, claim in by_tenant:
+    held = [(uid, claim) for uid, claim in ledger.claims() if claim.state is not ClaimState.UNADMITTED]
+    held.sort(key=lambda item: (item[1].namespace, item[0]))
+    left = len(held)
+    for uid, claim in held:
         if not proof.dry_run and len(proof.reads) + len(proof.writes) > core.env.limits.commit_ops_max // 2:
             break
         await refund_zone(core, proof, claim)
@@ -193,9 +196,10 @@ async def retire(core: Core, proof: Proof, node: Object) -> None:
             # Its claim is released, so it must not count as a member that holds a place.
             await gangs.drop_reservation(core, proof, claim.namespace, uid)
         ledger = ledger.release(uid)
-    if not ledger:
+        left -= 1
+    if not left:
         ledger = ledger.handed_to(node.uid)
-    _write(core, proof, allocation_key(node.key.name), ledger)
+    write_ledger(core, proof, node.key.name, ledger)
 
 
 async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
@@ -216,12 +220,13 @@ async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
             return
 
 
-def _blank(core: Core, node: str, node_uid: str) -> StoredLedger:
+def blank_ledger(core: Core, node: str, node_uid: str) -> StoredLedger:
     kind = core.kinds.of_key_kind(NODE_ALLOCATION_KIND)
     metadata = {"name": node, "uid": core.env.new_uid(), "creationTimestamp": core.timestamp(), "generation": 1}
     return StoredLedger.blank(kind.api_version, kind.kind, metadata, node_uid)
 
 
-def _write(core: Core, proof: Proof, key: Key, ledger: StoredLedger) -> None:
+def write_ledger(core: Core, proof: Proof, node: str, ledger: StoredLedger) -> None:
+    key = allocation_key(node)
     proof.put(key, ledger.value)
     core.ledgers.keep(key, ledger)

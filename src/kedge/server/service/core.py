@@ -9,22 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kedge.api.codec import encode_object
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
-from kedge.api.requests import WriteOptions, Written
+from kedge.api.requests import WatchEvent, WriteOptions, Written
 from kedge.api.timestamps import format_time
 from kedge.api.wellknown import NODE_ALLOCATION_KIND
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, KedgeError, Unavailable, check
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.keys import NO_REVISION, Fence, Key, Revision
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.ledgers import Ledgers
-from kedge.store import Absent, AtRevision, Check, DeleteKey, Entry, Put, Store, Write
+from kedge.store import Absent, AtRevision, Batch, Check, DeleteKey, Entry, Put, Store, Write
+from kedge.store.versions import fenced
+
+if TYPE_CHECKING:
+    from kedge.server.service.account_tokens import TokenKeys
 
 _SERVICE_ONLY = frozenset({NODE_ALLOCATION_KIND})
 
@@ -163,17 +167,23 @@ Attempt = Callable[[Proof], Awaitable[Staged | Written]]
 class Core:
     """The state of a service. Handlers take it as their first argument."""
 
-    def __init__(self, store: Store, env: Env, kinds: Registry, admission: AdmissionChain) -> None:
+    def __init__(
+        self, store: Store, env: Env, kinds: Registry, admission: AdmissionChain, token_keys: TokenKeys | None
+    ) -> None:
         self.store = store
         self.env = env
         self.kinds = kinds
         self.admission = admission
         self.ledgers = Ledgers(env)
+        self.token_keys = token_keys
+        """The keys of ServiceAccount tokens; None on a server that signs none."""
         self.contended: dict[Key, asyncio.Lock] = {}
         """Keys that attempts lately lost races on. A reader of such a key waits for its lock instead of racing."""
         self._objects: dict[Key, Object] = {}
         self._in_flight: dict[Key, Staged] = {}
         """Objects of commits in flight: a watch delivers them before the commit returns, and shares their views."""
+        self.shared_events: dict[bool, tuple[Batch, Sequence[WatchEvent]]] = {}
+        """The last batch of the store as events, with and without a bookmark: `watches` shares them."""
         self._marks: deque[tuple[float, Revision]] = deque()  # when this server saw which revision; one a sweep
         self._stamp = ""
         self._stamp_until_s = float("-inf")
@@ -183,6 +193,12 @@ class Core:
         self.admission_rounds = metrics.counter("kedge_service_admission_rounds", "Passes over mutating policies")
         self.generated_names = metrics.counter("kedge_service_generated_names", "Names generated for generateName")
         self.namespace_quotas = metrics.gauge("kedge_service_namespace_quotas", "Quotas of the last changed namespace")
+        self.unadmitted = metrics.gauge(
+            "kedge_service_unadmitted_pods", "Pods that the node named last by a create has yet to admit"
+        )
+        self.tokens = metrics.counter(
+            "kedge_service_tokens_total", "Tokens of ServiceAccounts, by outcome", ("outcome",)
+        )
         self.operations = metrics.gauge("kedge_service_operations", "Operation ids kept at the last sweep")
         metrics.gauge("kedge_service_object_cache", "Decoded objects cached").set_function(lambda: len(self._objects))
 
@@ -260,6 +276,8 @@ class Core:
                 if isinstance(staged, Written):
                     return staged  # a repeat of an earlier operation
                 if options.dry_run or not proof.writes:
+                    if options.fence is not None:
+                        await self._check_fence(options.fence)
                     return self._unwritten(proof, staged, dry_run=options.dry_run)
                 if staged.view is not None and not staged.removed:
                     self._in_flight[staged.key] = staged
@@ -285,6 +303,12 @@ class Core:
             " before this write could commit: try again later",
             key=lost.key if lost else None,
         )
+
+    async def _check_fence(self, fence: Fence) -> None:
+        """Check the fence of a write that changes nothing: there is no commit that would."""
+        entry = (await self.store.get([fence.key])).entries[0]
+        if entry is None or entry.modified != fence.revision:
+            raise fenced(fence, entry)
 
     def _written(self, proof: Proof, staged: Staged, revision: Revision, options: WriteOptions) -> Written:
         write = proof.writes.get(staged.key)
@@ -329,6 +353,10 @@ class Core:
         if key is None:
             return
         self._attempts.labels(key.kind).inc()
+        self.queue_on(key)
+
+    def queue_on(self, key: Key) -> None:
+        """From now on attempts that read `key` wait for each other instead of racing."""
         for idle in [k for k, lock in self.contended.items() if not lock.locked()]:
             del self.contended[idle]
         self.contended.setdefault(key, asyncio.Lock())

@@ -18,19 +18,19 @@ from kedge.api.wellknown import (
     POD_KIND,
     PRIORITY_CLASS_KIND,
     RESERVATION_KIND,
-    RESOURCE_QUOTA_KIND,
-    ZONE_QUOTA_KIND,
 )
 from kedge.errors import FieldError, Invalid
 from kedge.keys import Key, fence_key
-from kedge.placement.ledger import ClaimState
+from kedge.placement.resize import same_counts
 from kedge.server.service import claims
+from kedge.server.service.assignment import admit, assign, release_unadmitted, reports_start
 from kedge.server.service.budgets import follow_budget, forget_budgets
 from kedge.server.service.core import Core, Proof
-from kedge.server.service.namespaces import active_namespace, register_quota
+from kedge.server.service.namespaces import STATUS_FIELDS, active_namespace, add_default_account, register_quota
 from kedge.server.service.priorities import follow_class
 from kedge.server.service.quotas import charge_quotas
 from kedge.server.service.reservations import follow_reservation, release_reservation
+from kedge.server.service.resize import follow_resize
 
 
 async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:
@@ -42,12 +42,14 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
             await _follow_pod(core, proof, key, old, new)
     elif key.kind == RESERVATION_KIND:
         await follow_reservation(core, proof, key, old, new)
-    elif key.kind in (RESOURCE_QUOTA_KIND, ZONE_QUOTA_KIND) and (old is None or new is None):
+    elif key.kind in STATUS_FIELDS and (old is None or new is None):
         await register_quota(core, proof, key, present=new is not None)
     elif key.kind == NODE_KIND and old is None and new is not None:
         await claims.retire(core, proof, new)
     elif key.kind == NAMESPACE_KIND and new is None:
         await forget_budgets(proof, key.name)
+    elif key.kind == NAMESPACE_KIND and old is None and new is not None:
+        await add_default_account(core, proof, new)
     elif key.kind == DISRUPTION_BUDGET_KIND:
         await follow_budget(proof, key, old, new)
     elif key.kind == PRIORITY_CLASS_KIND:
@@ -84,20 +86,22 @@ async def _charge(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | 
     exists = (new is not None) - (old is not None)
     before = old.as_view(PodView) if old is not None and key.kind == POD_KIND else None
     after = new.as_view(PodView) if new is not None and key.kind == POD_KIND else None
-    if exists == 0 and (
-        before is None or after is None or (before.finished == after.finished and before.spec == after.spec)
-    ):
-        return  # most writes change nothing that is charged
-    await charge_quotas(core, proof, kind, key, before, after, exists)
+    enforced = True
+    if exists == 0:
+        if before is None or after is None or (before.finished == after.finished and same_counts(before, after)):
+            return  # most writes change nothing that is charged
+        enforced = before.spec != after.spec
+    await charge_quotas(core, proof, kind, key, before, after, exists, enforced=enforced)
 
 
 async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """Claims of a pod: made if it is created with a node, released when it ends or is removed unbound."""
+    """Claims of a pod: made if it is created with a node, admitted as it starts, changed as it is resized, released as
+    it ends or is removed."""
     before = old.as_view(PodView) if old is not None else None
     after = new.as_view(PodView) if new is not None else None
     if before is None:
         if new is not None and after is not None and after.spec.node_name:
-            await _claim_at_create(core, proof, new, after.spec.node_name)
+            await assign(core, proof, new)
         return
     if before.finished:
         if after is not None and not after.finished:
@@ -105,15 +109,16 @@ async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, ne
             raise Invalid(f'Pod "{key.name}" is invalid: {error}', key=key, errors=[error])
         return
     if after is not None and not after.finished:
+        if new is not None and after.spec.node_name and after.spec.node_name == before.spec.node_name:
+            await follow_resize(core, proof, new, before)
+        if new is not None and after.spec.node_name and reports_start(before, after):
+            await admit(core, proof, new)
         return
     if not before.spec.node_name:
         await release_reservation(core, proof, key.namespace, before.uid)
     elif after is not None and after.status.reason != NODE_LOST:
         await claims.release(core, proof, before.spec.node_name, before.uid)
+    else:
+        await release_unadmitted(core, proof, before)
     # Otherwise a bound pod was removed by force, or its node was lost: its processes may still run. The claim stays
     # until the agent confirms their end (`confirm_ended`) or the node returns as another incarnation.
-
-
-async def _claim_at_create(core: Core, proof: Proof, pod: Object, node_name: str) -> None:
-    node = claims.existing_node(await proof.object(claims.node_key(node_name)), node_name, "")
-    await claims.claim(core, proof, pod, node, ClaimState.BOUND)

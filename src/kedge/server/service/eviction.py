@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from kedge.api.codec import encode_object
+from kedge.api.conditions import condition, set_condition
 from kedge.api.objects import Object
 from kedge.api.requests import Evict, Written
 from kedge.api.views import PodDisruptionBudgetView, PodView
+from kedge.api.wellknown import DISRUPTION_ALLOWED
 from kedge.errors import MethodNotAllowed, NotFound, TooManyRequests
 from kedge.server.service import operations
 from kedge.server.service.budgets import budget_of
@@ -65,6 +67,12 @@ async def _charge_budget(core: Core, proof: Proof, pod: Object) -> None:
         )
     document = budget.edit()
     status = part(document, "status")
-    status["disruptionsAllowed"] = view.status.disruptions_allowed - 1
+    allowed = view.status.disruptions_allowed - 1
+    status["disruptionsAllowed"] = allowed
+    if not allowed:  # in the same commit: the condition must not outlive what it claims
+        spent = condition(
+            DISRUPTION_ALLOWED, status=False, reason="InsufficientPods", observed_generation=view.metadata.generation
+        )
+        status["conditions"] = set_condition(status.get("conditions") or (), spent, core.timestamp())
     status["disruptedPods"] = {**part(status, "disruptedPods"), pod.key.name: core.timestamp()}
     proof.put(budget.key, encode_object(document))

@@ -6,12 +6,21 @@ namespace that starts to terminate, makes every write in flight read again.
 
 from __future__ import annotations
 
-from functools import lru_cache
+import uuid
+from typing import Final
 
 from kedge.api.codec import encode_object
+from kedge.api.names import remembered
 from kedge.api.objects import Object
 from kedge.api.views import NamespaceView
-from kedge.api.wellknown import NAMESPACE_KIND, RESOURCE_QUOTA_KIND
+from kedge.api.wellknown import (
+    DEFAULT_ACCOUNT,
+    LIMIT_RANGE_KIND,
+    NAMESPACE_KIND,
+    RESOURCE_QUOTA_KIND,
+    SERVICE_ACCOUNT_KIND,
+    ZONE_QUOTA_KIND,
+)
 from kedge.errors import Forbidden, NotFound
 from kedge.keys import Key
 from kedge.server.service.core import Core, Proof, part
@@ -20,7 +29,7 @@ FINALIZER = "kubernetes"
 """Kept in `spec.finalizers` until the namespace is empty."""
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def namespace_key(name: str) -> Key:
     return Key(NAMESPACE_KIND, "", name)
 
@@ -46,19 +55,34 @@ def is_active(namespace: NamespaceView) -> bool:
     return namespace.metadata.deletion_timestamp is None and namespace.status.phase != "Terminating"
 
 
+async def add_default_account(core: Core, proof: Proof, namespace: Object) -> None:
+    """A new namespace has a ServiceAccount from its first revision on, so no pod in it ever waits for one."""
+    kind = core.kinds.of_key_kind(SERVICE_ACCOUNT_KIND)
+    key = Key(SERVICE_ACCOUNT_KIND, namespace.key.name, DEFAULT_ACCOUNT)
+    if (await proof.entries(key))[0] is not None:
+        return
+    metadata = {
+        "name": key.name,
+        "namespace": key.namespace,
+        "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{namespace.uid}/{key.name}")),
+        "creationTimestamp": core.timestamp(),
+    }
+    proof.put(key, encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}))
+
+
 async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool) -> None:
-    """Add a quota to its namespace's status, or remove it."""
+    """Add a quota or a limit range to its namespace's status, or remove it."""
     namespace = await proof.object(namespace_key(quota.namespace))
     if namespace is None:
         return
-    field = _quota_field(quota)
+    field = STATUS_FIELDS[quota.kind]
     document = namespace.edit()
     status = part(document, "status")
     names = [name for name in status.get(field) or () if name != quota.name]
     if present:
         if len(names) >= core.env.limits.namespace_quotas_max:
             raise Forbidden(
-                f"{quota} cannot be created: its namespace has {len(names)} such quotas already; add its limits to"
+                f"{quota} cannot be created: its namespace has {len(names)} such objects already; add its limits to"
                 " one of those",
                 key=quota,
             )
@@ -68,5 +92,9 @@ async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool)
     proof.put(namespace.key, encode_object(document))
 
 
-def _quota_field(quota: Key) -> str:
-    return "resourceQuotas" if quota.kind == RESOURCE_QUOTA_KIND else "zoneQuotas"
+STATUS_FIELDS: Final = {
+    RESOURCE_QUOTA_KIND: "resourceQuotas",
+    ZONE_QUOTA_KIND: "zoneQuotas",
+    LIMIT_RANGE_KIND: "limitRanges",
+}
+"""Where a namespace's status lists the objects that its creates must prove. Only the service writes these fields."""

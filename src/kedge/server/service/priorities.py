@@ -13,17 +13,14 @@ import msgspec
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.views import PodView, PriorityClassView
-from kedge.api.wellknown import DEFAULT_PRIORITY_KIND, PRIORITY_CLASS_KIND
+from kedge.api.wellknown import DEFAULT_PRIORITY_KIND, PRIORITY_CLASS_KIND, SYSTEM_PRIORITIES
 from kedge.errors import Forbidden
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service.core import Proof
 
 DEFAULT_CLASS = Key(DEFAULT_PRIORITY_KIND, "", "default")
 """Holds the name of the default class; absent if there is none."""
-SYSTEM_CLASSES = {
-    "system-cluster-critical": PriorityClassView(value=2_000_000_000),
-    "system-node-critical": PriorityClassView(value=2_000_001_000),
-}
+SYSTEM_CLASSES = {name: PriorityClassView(value=value) for name, value in SYSTEM_PRIORITIES.items()}
 """Built-in classes."""
 
 

@@ -1,15 +1,16 @@
 """Get and list, with Kubernetes' meaning of `resourceVersion`, `limit`, `continue` and selectors.
 
-A continued list stays at the revision of its first page. Selectors are applied here, page by page, so that a
-selective list over a large kind neither blocks the loop nor holds the whole kind in memory.
+A continued list stays at the revision of its first page. Selectors are applied here, page by page and in slices, so
+that a selective list over a large kind neither holds the event loop nor the whole kind in memory.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,10 +18,12 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import Get, List, ListOptions, ObjectList
 from kedge.api.selectors import FieldSelector, LabelSelector, parse_field_selector, parse_label_selector
-from kedge.errors import BadRequest, Compacted, NotFound
+from kedge.api.wellknown import META_GROUP
+from kedge.errors import BadRequest, Compacted, FieldError, Invalid, NotFound
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.server.service.core import Core
-from kedge.store import Listing
+from kedge.server.service.slices import slices
+from kedge.store import Entry, Listing, Reading
 
 Matches = Callable[[Object], bool]
 _REVISION_MAX = 2**63 - 1
@@ -35,35 +38,92 @@ class _Continue(msgspec.Struct, frozen=True):
     name: str
 
 
+class StoredList(NamedTuple):
+    """One page of a list as stored versions, for a transport that splices their bytes."""
+
+    kind: Kind
+    entries: Sequence[Entry]
+    revision: Revision
+    continue_token: str
+    remaining: int | None
+
+
 async def get(core: Core, request: Get) -> Object:
     key = request.key
-    kind = core.kind_of(key)
     floor = parse_resource_version(request.options.resource_version)
     reading = await core.store.get([key])
     if reading.revision < floor:
         reading = await core.store.get([key], at=floor)  # waits until the store has reached it
+    return _found(core, key, reading)
+
+
+def get_nowait(core: Core, request: Get) -> Object | None:
+    """As `get`, if the store has the newest version in memory; None if it must be awaited."""
+    if request.options.resource_version not in ("", "0"):
+        return None
+    reading = core.store.get_nowait((request.key,))
+    return None if reading is None else _found(core, request.key, reading)
+
+
+def _found(core: Core, key: Key, reading: Reading) -> Object:
     (entry,) = reading.entries
     if entry is None:
-        raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
+        raise NotFound(f'{core.kind_of(key).resource} "{key.name}" not found', key=key)
     return core.object_of(entry)
 
 
 async def list_objects(core: Core, request: List) -> ObjectList:
+    """One page. A page whose revision is compacted fails with a token for the rest of the list as it is now."""
     kind, options = request.kind, request.options
-    at, start_after = _where(kind, options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
+    if matches is not None:
+        with _rest_of_list(kind, options):
+            return await _list_selected(core, kind, options, matches, *await _start(core, kind, options))
+    page = await list_stored(core, request)
+    found: list[Object] = []
+    async for entries in slices(core, page.entries):
+        found += [core.object_of(entry, remember=False) for entry in entries]
+    return ObjectList(
+        kind=kind,
+        objects=found,
+        revision=page.revision,
+        continue_token=page.continue_token,
+        remaining=page.remaining,
+    )
+
+
+async def list_stored(core: Core, request: List) -> StoredList:
+    """A list without selectors, as the store has it."""
+    kind, options = request.kind, request.options
+    at, start_after = await _start(core, kind, options)
+    with _rest_of_list(kind, options):
+        listing = await core.store.list(
+            kind.key_kind, namespace=options.namespace, at=at, start_after=start_after, limit=options.limit
+        )
+    token = _format_continue(listing.revision, listing.entries[-1].key) if listing.remaining else ""
+    return StoredList(kind, listing.entries, listing.revision, token, listing.remaining or None)
+
+
+@contextmanager
+def _rest_of_list(kind: Kind, options: ListOptions) -> Iterator[None]:
+    """Give the error of a compacted page a token for the rest of the list as it is now."""
+    try:
+        yield
+    except Compacted as error:
+        if options.continue_token:
+            _, start_after = _parse_continue(kind, options)
+            error.continue_token = _format_continue(NO_REVISION, start_after)
+        raise
+
+
+async def _start(core: Core, kind: Kind, options: ListOptions) -> tuple[Revision, Key | None]:
+    """The revision to list at, once the store has reached it, and the key after which the page begins."""
+    at, start_after = _where(kind, options)
     if at > NO_REVISION and not (options.continue_token or _exact(options)):
         with suppress(Compacted):  # it is compacted, so the newest is not older
             await core.store.get([], at=at)  # not older than: wait for it, then serve the newest
         at = NO_REVISION
-    if matches is None:
-        listing = await core.store.list(
-            kind.key_kind, namespace=options.namespace, at=at, start_after=start_after, limit=options.limit
-        )
-        found = [core.object_of(entry, remember=False) for entry in listing.entries]
-        last = found[-1].key if found else None
-        return _page(kind, found, listing.revision, last if listing.remaining else None, listing.remaining or None)
-    return await _list_selected(core, kind, options, matches, at, start_after)
+    return at, start_after
 
 
 async def _list_selected(
@@ -80,14 +140,12 @@ async def _list_selected(
             limit=core.env.limits.list_page_max,
         )
         at = listing.revision
-        core.scanned.inc(len(listing.entries))
-        for entry in listing.entries:
-            candidate = core.object_of(entry, remember=False)
-            if not matches(candidate):
-                continue
-            if options.limit and len(found) == options.limit:
+        async for entries in slices(core, listing.entries):
+            core.scanned.inc(len(entries))
+            found += filter(matches, (core.object_of(entry, remember=False) for entry in entries))
+            if options.limit and len(found) > options.limit:
+                del found[options.limit :]
                 return _page(kind, found, at, found[-1].key, None)
-            found.append(candidate)
         if not listing.remaining:
             return _page(kind, found, at, None, None)
         start_after = listing.entries[-1].key
@@ -121,20 +179,26 @@ def _where(kind: Kind, options: ListOptions) -> tuple[Revision, Key | None]:
     """The revision of the page, and the key after which it begins."""
     match = options.resource_version_match
     if match not in ("", "Exact", "NotOlderThan"):
-        raise BadRequest(f"resourceVersionMatch {match!r} is neither Exact nor NotOlderThan")
+        raise invalid_option("resourceVersionMatch", f"{match!r} is neither Exact nor NotOlderThan")
     if options.limit < 0:
         raise BadRequest(f"limit {options.limit} is less than 0")
     if options.continue_token:
         if match:
-            raise BadRequest("resourceVersionMatch is forbidden with continue: the token fixes the version")
+            raise invalid_option("resourceVersionMatch", "forbidden with continue: the token fixes the version")
         if options.resource_version not in ("", "0"):
             raise BadRequest("resourceVersion is forbidden with continue: the token fixes the version")
         return _parse_continue(kind, options)
     if match and not options.resource_version:
-        raise BadRequest("resourceVersionMatch is forbidden unless resourceVersion is given")
+        raise invalid_option("resourceVersionMatch", "forbidden unless resourceVersion is given")
     if match == "Exact" and options.resource_version == "0":
-        raise BadRequest('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+        raise invalid_option("resourceVersionMatch", 'forbidden as "Exact" for resourceVersion "0"')
     return parse_resource_version(options.resource_version), None
+
+
+def invalid_option(name: str, why: str) -> Invalid:
+    """The error for options of a list or watch that exclude each other, as Kubernetes reports it."""
+    error = FieldError(name, "FieldValueForbidden", f"Forbidden: {why}")
+    return Invalid(f'ListOptions.{META_GROUP} "" is invalid: {error}', errors=[error])
 
 
 def _exact(options: ListOptions) -> bool:
@@ -158,6 +222,6 @@ def _parse_continue(kind: Kind, options: ListOptions) -> tuple[Revision, Key]:
         token = msgspec.json.decode(base64.urlsafe_b64decode(options.continue_token), type=_Continue)
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
         raise BadRequest("continue is not a token of this server: begin the list again without it") from error
-    if not NO_REVISION < token.rv <= _REVISION_MAX or (options.namespace and token.ns != options.namespace):
+    if not NO_REVISION <= token.rv <= _REVISION_MAX or (options.namespace and token.ns != options.namespace):
         raise BadRequest("continue belongs to another list: begin this one again without it")
     return token.rv, Key(kind.key_kind, token.ns, token.name)

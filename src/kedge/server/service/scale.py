@@ -10,8 +10,9 @@ from kedge.api.selectors import label_selector
 from kedge.errors import BadRequest, FieldError, Invalid, MethodNotAllowed
 from kedge.keys import Key
 from kedge.server.service.core import Core, part
+from kedge.server.service.patches import Document, patched
 from kedge.server.service.reads import get
-from kedge.server.service.writes import Document, change, patched
+from kedge.server.service.writes import change
 
 
 def scale_of(workload: Object) -> Document:

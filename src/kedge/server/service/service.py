@@ -6,11 +6,12 @@ Transports call `send` and `open_watch`, and nothing below. Only the service see
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from kedge.api.kinds import KINDS, Registry
+from kedge.api.objects import Object
 from kedge.api.requests import (
     Bind,
     ConfirmEnded,
@@ -25,6 +26,7 @@ from kedge.api.requests import (
     Patch,
     Reply,
     Request,
+    RequestToken,
     Reserve,
     Update,
     WatchEvent,
@@ -32,11 +34,23 @@ from kedge.api.requests import (
 )
 from kedge.api.verbs import Verbs
 from kedge.env import Env
-from kedge.errors import OperatingError
-from kedge.server.service import binding, deletion, eviction, gang_chunks, operations, reads, scale, watches, writes
+from kedge.errors import MethodNotAllowed, OperatingError
+from kedge.server.service import (
+    account_tokens,
+    binding,
+    deletion,
+    eviction,
+    gang_chunks,
+    operations,
+    reads,
+    scale,
+    watches,
+    writes,
+)
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.core import Core
 from kedge.store import Store
+from kedge.store.backup import Exporter, StoreExport
 
 
 def _update(core: Core, request: Update) -> Coroutine[Any, Any, Written]:
@@ -60,6 +74,7 @@ HANDLERS: Final[dict[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, An
     Reserve: gang_chunks.reserve,
     Evict: eviction.evict,
     ConfirmEnded: binding.confirm_ended,
+    RequestToken: account_tokens.request_token,
 }
 """The handler of each request. `OpenWatch` has none: its reply is a stream."""
 
@@ -68,16 +83,35 @@ class Service(Verbs):
     """One API server without its transport. Several may stand on one store."""
 
     def __init__(
-        self, store: Store, env: Env, *, kinds: Registry = KINDS, admission: AdmissionChain | None = None
+        self,
+        store: Store,
+        env: Env,
+        *,
+        kinds: Registry = KINDS,
+        admission: AdmissionChain | None = None,
+        token_keys: account_tokens.TokenKeys | None = None,
     ) -> None:
-        self._core = Core(store, env, kinds, admission or AdmissionChain())
+        """`token_keys` sign and check tokens of ServiceAccounts; without them there are none."""
+        self._core = Core(store, env, kinds, admission or AdmissionChain(), token_keys)
 
     @property
     def kinds(self) -> Registry:
         return self._core.kinds
 
+    def identify(self, token: str, audiences: Sequence[str] = ()) -> Coroutine[Any, Any, account_tokens.TokenIdentity]:
+        """The user behind a token of a ServiceAccount. Raises `Unauthorized`."""
+        return account_tokens.identify(self._core, token, audiences)
+
     def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]:
         return HANDLERS[type(request)](self._core, request)
+
+    def get_nowait(self, request: Get) -> Object | None:
+        """As `send`, without suspending; None if this read must be awaited."""
+        return reads.get_nowait(self._core, request)
+
+    def list_stored(self, request: List) -> Coroutine[Any, Any, reads.StoredList]:
+        """As `send` of a list without selectors, with the stored versions: for transports that splice their bytes."""
+        return reads.list_stored(self._core, request)
 
     def open_watch(self, request: OpenWatch) -> Coroutine[Any, Any, AsyncGenerator[WatchEvent, None]]:
         return watches.watch(self._core, request)
@@ -85,6 +119,12 @@ class Service(Verbs):
     def open_event_stream(self, request: OpenWatch) -> Coroutine[Any, Any, watches.EventStream]:
         """As `open_watch`, with the events of one moment in one batch: for transports that send them in one message."""
         return watches.watch_batches(self._core, request)
+
+    async def export(self) -> StoreExport:
+        """All objects at one revision, internal ones included: for backups."""
+        if not isinstance(self._core.store, Exporter):
+            raise MethodNotAllowed("this store cannot be backed up through a server: back up the store itself")
+        return await self._core.store.export()
 
     async def run_upkeep(self) -> None:
         """Forget old operation ids, for ever. The composition root spawns it."""

@@ -12,10 +12,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import EventType, List, ListOptions, OpenWatch, WatchEvent, WatchOptions
-from kedge.errors import BadRequest
-from kedge.keys import NO_REVISION
+from kedge.keys import NO_REVISION, Revision
 from kedge.server.service.core import Core, name_only
-from kedge.server.service.reads import Matches, compile_selectors, list_objects, parse_resource_version
+from kedge.server.service.reads import Matches, compile_selectors, invalid_option, list_objects, parse_resource_version
 from kedge.store import Batch, Change, StoreWatch
 
 
@@ -54,7 +53,7 @@ async def watch_batches(core: Core, request: OpenWatch) -> EventStream:
     elif options.send_initial_events is False and not after:
         after = await core.store.revision()
     stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
-    return EventStream(core, kind, options, matches, stream, listed)
+    return EventStream(core, kind, options, matches, stream, listed, after)
 
 
 async def _one_by_one(batches: EventStream) -> AsyncGenerator[WatchEvent, None]:
@@ -78,6 +77,7 @@ class EventStream:
         matches: Matches | None,
         stream: StoreWatch,
         listed: list[WatchEvent],
+        after: Revision,
     ) -> None:
         self._core = core
         self._kind = kind
@@ -85,6 +85,9 @@ class EventStream:
         self._bookmarks = options.allow_bookmarks
         self._stream = stream
         self._listed = listed
+        self._after = after
+        self.drained = False
+        """Whether nothing was left to take after the last `take_nowait`. False means that it is not known."""
         self._last_sent_s = core.env.monotonic()
         self._deadline_s = None if options.timeout_s is None else self._last_sent_s + options.timeout_s
 
@@ -92,6 +95,16 @@ class EventStream:
     def pushes(self) -> bool:
         """Whether draining saves a task. A stream with a deadline must be iterated."""
         return self._deadline_s is None and self._stream.pushes
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When it ends, on the monotonic clock. A reader that drains it keeps this time itself."""
+        return self._deadline_s
+
+    @property
+    def revision(self) -> Revision:
+        """Every change up to it is in the batches that were taken, or selected away; none while objects are listed."""
+        return NO_REVISION if self._listed else self._after
 
     @property
     def on_ready(self) -> Callable[[], None] | None:
@@ -106,9 +119,12 @@ class EventStream:
         if self._listed:
             return self._take_listed()
         while (batch := self._stream.take_nowait()) is not None:
+            self.drained = batch.last
             events = self._events(batch)
             if events:
                 return events
+            if batch.last:
+                return None
         return None
 
     def __aiter__(self) -> EventStream:
@@ -142,8 +158,12 @@ class EventStream:
         return listed
 
     def _events(self, batch: Batch) -> Sequence[WatchEvent]:
-        """The events of a store batch for this watch; none if no event and no bookmark is due."""
+        """The events of a store batch for this watch; none if no event and no bookmark is due. Watches that select
+        everything share the result."""
         core, kind, matches = self._core, self._kind, self._matches
+        self._after = batch.revision
+        if matches is None:
+            return _every_event(core, kind, batch, bookmarks=self._bookmarks)
         events = [seen for change in batch.changes if (seen := _event(core, kind, change, matches)) is not None]
         # A watch whose selector matches nothing needs progress, or compaction overtakes it.
         due = not batch.changes or core.env.monotonic() - self._last_sent_s >= core.env.limits.watch_progress_s
@@ -161,6 +181,19 @@ class EventStream:
     async def aclose(self) -> None:
         """As generators call it."""
         self.close()
+
+
+def _every_event(core: Core, kind: Kind, batch: Batch, *, bookmarks: bool) -> Sequence[WatchEvent]:
+    """The events of a batch for a watch without selectors: the same sequence for all watches that share the batch."""
+    known = core.shared_events.get(bookmarks)
+    if known is not None and known[0] is batch:
+        return known[1]
+    events = [seen for change in batch.changes if (seen := _event(core, kind, change, None)) is not None]
+    if bookmarks:
+        events.append(WatchEvent(EventType.BOOKMARK, None, batch.revision))
+    found = tuple(events)
+    core.shared_events[bookmarks] = (batch, found)
+    return found
 
 
 def _event(core: Core, kind: Kind, change: Change, matches: Matches | None) -> WatchEvent | None:
@@ -197,8 +230,8 @@ def _wants_initial_events(options: WatchOptions) -> bool:
     """Whether to begin with the existing objects: requested outright, or in the legacy way, by naming no version."""
     if options.send_initial_events is not None:
         if options.resource_version_match != "NotOlderThan":
-            raise BadRequest("sendInitialEvents requires resourceVersionMatch to be NotOlderThan")
+            raise invalid_option("resourceVersionMatch", "sendInitialEvents requires NotOlderThan")
         return options.send_initial_events
     if options.resource_version_match:
-        raise BadRequest("resourceVersionMatch is forbidden for watch unless sendInitialEvents is given")
+        raise invalid_option("resourceVersionMatch", "forbidden for watch unless sendInitialEvents is given")
     return options.resource_version in ("", "0")

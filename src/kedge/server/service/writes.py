@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kedge.api.codec import Draft, decode_json, encode_json, encode_object, parse_object, same_content, same_json
+from kedge.api.codec import Draft, encode_json, encode_object, parse_object, same_content, same_json
 from kedge.api.conditions import keep_transition_times
 from kedge.api.defaults import apply_defaults, apply_draft_defaults
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.patch import apply_json_patch, apply_merge_patch
-from kedge.api.requests import Create, Patch, PatchType, Update, WriteOptions, Written
-from kedge.api.strategic_merge import apply_strategic_merge
-from kedge.api.types import type_table
-from kedge.api.validation import check_object, check_update
+from kedge.api.requests import Create, Patch, Update, WriteOptions, Written
+from kedge.api.validation import check_object
 from kedge.api.wellknown import (
     NAMESPACE_KIND,
     NODE_KIND,
@@ -36,7 +33,6 @@ from kedge.errors import (
     Invalid,
     MethodNotAllowed,
     NotFound,
-    UnsupportedMediaType,
 )
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
@@ -45,14 +41,17 @@ from kedge.server.service.core import Attempt, Core, Proof, Staged, check_open_t
 from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage
 from kedge.server.service.fast.known_version import known_version
+from kedge.server.service.fast.metadata_patch import patch_metadata
 from kedge.server.service.fast.pod_create import new_known_pod
 from kedge.server.service.fast.pod_stage import stage_plain_pod
-from kedge.server.service.namespaces import FINALIZER, namespace_key
+from kedge.server.service.limit_ranges import check_limits, limit_ranges_of, with_defaults
+from kedge.server.service.namespaces import FINALIZER, STATUS_FIELDS, namespace_key
+from kedge.server.service.patches import Document, patched
 from kedge.server.service.priorities import DEFAULT_CLASS, is_settled, keep_priority, with_priority
 from kedge.server.service.quotas import recount
+from kedge.server.service.resize import check_changed, resized
 from kedge.server.service.zones import recount_zones
 
-Document = dict[str, Any]
 Edit = Callable[[Document], Document]
 """From the current object (with its resource version) to the one that the caller wants."""
 
@@ -62,10 +61,10 @@ _NEVER_SENT = (*_SERVER_METADATA, "resourceVersion", "selfLink", "managedFields"
 _STATUS_AT_CREATE = frozenset({NODE_KIND})
 """Kinds that are created with a status; objects of other kinds begin without one."""
 _INITIAL_STATUS: dict[str, Document] = {POD_KIND: {"phase": "Pending"}, NAMESPACE_KIND: {"phase": "Active"}}
-_WRITABLE = frozenset({"status", "finalize"})
+_WRITABLE = frozenset({"status", "finalize", "resize"})
 """Subresources that an update or a patch may address; the others have verbs of their own."""
 _SERVICE_STATUS = {
-    NAMESPACE_KIND: ("resourceQuotas", "zoneQuotas"),
+    NAMESPACE_KIND: tuple(STATUS_FIELDS.values()),
     RESOURCE_QUOTA_KIND: ("hard", "used"),
     ZONE_QUOTA_KIND: ("zones",),
     RESERVATION_KIND: ("members",),
@@ -162,8 +161,14 @@ def _attempt_to_create(
         if existing[0] is not None:
             raise AlreadyExists(f'{kind.resource} "{key.name}" already exists', key=key)
         new, warnings = sent, warned
+        ranges = await limit_ranges_of(proof, key.namespace) if kind.key_kind == POD_KIND else ()
+        if ranges:
+            new = with_defaults(sent, ranges)
         if chain is not None:
-            new, warnings = await _admit(core, proof, chain, "create", kind, key, "", sent.edit(), None, options)
+            new, warnings = await _admit(core, proof, chain, "create", kind, key, "", new.edit(), None, options)
+        elif new is not sent:
+            new, warnings = _checked(kind, key, new.value)
+        check_limits(new, ranges)
         if kind.key_kind == POD_KIND and not is_settled(proof, new):
             new = await with_priority(proof, new)
         if stage_plain_pod(proof, new) is None:
@@ -240,34 +245,6 @@ async def patch(core: Core, request: Patch) -> Written:
     return await change(core, request, lambda now: patched(now, request), request.subresource)
 
 
-def patched(document: Document, request: Patch) -> Document:
-    """`document` with the patch of a request applied."""
-    change_body = decode_json(request.body) if isinstance(request.body, bytes) else request.body
-    if request.patch_type is PatchType.JSON:
-        if not isinstance(change_body, Sequence) or isinstance(change_body, str):
-            raise BadRequest("a JSON patch is a list of operations")
-        result = apply_json_patch(document, change_body)
-    else:
-        if not isinstance(change_body, Mapping):
-            raise BadRequest("a merge patch is an object")
-        strategic = request.patch_type is PatchType.STRATEGIC
-        result = _strategic_merge(document, change_body) if strategic else apply_merge_patch(document, change_body)
-    if not isinstance(result, dict):
-        raise BadRequest("the patch leaves no object behind")
-    return result
-
-
-def _strategic_merge(document: Document, change_body: Mapping[str, Any]) -> Document:
-    table = type_table()
-    api_version, kind = str(document.get("apiVersion")), str(document.get("kind"))
-    facts = table.of_kind(api_version, kind)
-    if facts is None:
-        raise UnsupportedMediaType(
-            f"{kind} in {api_version} has no strategic merge patch: send {PatchType.MERGE.value}"
-        )
-    return apply_strategic_merge(document, change_body, facts, table)
-
-
 async def change(core: Core, request: Update | Patch, edit: Edit, subresource: str, *, version: Any = None) -> Written:
     """Replace the object by the result of `edit`. `version` is the one it must have, if the request names one."""
     key, options = request.key, request.options
@@ -280,35 +257,23 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
 
     async def attempt(proof: Proof) -> Staged | Written:
         nonlocal untried
-        repeat = await operations.first_outcome(core, proof, "update", key, options, reads=(key,))
-        if repeat is not None:
-            return repeat
+        if options.origin.operation:
+            repeat = await operations.first_outcome(core, proof, "update", key, options, reads=(key,))
+            if repeat is not None:
+                return repeat
         assumed, untried = untried if key not in proof.reads else None, None
         if assumed is not None:
             proof.assume(assumed)
         old = await proof.object(key)
         if old is None:
             raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
-        before = old.edit()
-        proposed = edit(_with_resource_version(before, old))
-        _check_preconditions(kind, old, proposed)
-        after = _merge(core, kind, before, proposed, subresource)
-        if subresource == "status" and key.kind in _RECOUNTED:
-            await _recount(core, proof, old, proposed, after)
-        apply_defaults(kind, after)
-        _count_generation(kind, before, after)
-        if _same(after, before):
+        quick = patch_metadata(kind, old, request) if chain is None else None
+        new, warnings = quick or await _next_version(core, proof, old, edit, chain, subresource, options)
+        if new is None:
             if assumed is not None:  # no commit follows that could prove it
                 del proof.reads[key]
                 return await attempt(proof)
-            return Staged(kind, key, old.value, created=old.created)
-        if chain is None:
-            new, warnings = _checked(kind, key, encode_object(after))
-        else:
-            new, warnings = await _admit(core, proof, chain, "update", kind, key, subresource, after, before, options)
-            if same_content(old.value, new.value):  # policies reverted the caller's change
-                return Staged(kind, key, old.value, created=old.created, warnings=warnings)
-        check_update(kind, old.value, new.value)
+            return Staged(kind, key, old.value, created=old.created, warnings=warnings)
         removed = ready_to_go(kind, new)
         await stage(core, proof, kind, key, old, None if removed else new)
         operations.record(core, proof, "update", key, options)
@@ -317,6 +282,39 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
         )
 
     return await core.prove(attempt, options)
+
+
+async def _next_version(
+    core: Core,
+    proof: Proof,
+    old: Object,
+    edit: Edit,
+    chain: AdmissionChain | None,
+    subresource: str,
+    options: WriteOptions,
+) -> tuple[Object | None, tuple[str, ...]]:
+    """The object as `edit` and `chain` leave it, and warnings; None instead of it if that changes nothing."""
+    kind, key = old.kind, old.key
+    before = old.edit()
+    proposed = edit(_with_resource_version(before, old))
+    _check_preconditions(kind, old, proposed)
+    after = _merge(core, kind, before, proposed, subresource)
+    if subresource == "status" and key.kind in _RECOUNTED:
+        await _recount(core, proof, old, proposed, after)
+    filled = apply_defaults(kind, after)
+    _count_generation(kind, before, after)
+    if same_json(after, before):
+        return None, ()
+    if chain is None:
+        new, warnings = _checked(kind, key, encode_object(after))
+        was = old.edit() if filled else before  # defaults also fill parts that both share
+        await check_changed(proof, old, new, subresource, was, after)
+        return new, warnings
+    new, warnings = await _admit(core, proof, chain, "update", kind, key, subresource, after, before, options)
+    if same_content(old.value, new.value):  # policies reverted the caller's change
+        return None, warnings
+    await check_changed(proof, old, new, subresource, old.edit(), new.edit())  # not `before`: a policy was given it
+    return new, warnings
 
 
 async def _recount(core: Core, proof: Proof, old: Object, proposed: Document, after: Document) -> None:
@@ -369,6 +367,8 @@ def _merge(core: Core, kind: Kind, before: Document, proposed: Document, subreso
             after.pop("status", None)
     elif subresource == "finalize":
         after = {**before, "spec": {**_mapping(before.get("spec")), "finalizers": _finalizers(proposed)}}
+    elif subresource == "resize":
+        after = resized(before, proposed)
     else:
         after = {**proposed, "apiVersion": kind.api_version, "kind": kind.kind}
         after["metadata"] = _merge_metadata(before["metadata"], _mapping(proposed.get("metadata")))
@@ -409,8 +409,9 @@ def _merge_metadata(before: Mapping[str, Any], proposed: Mapping[str, Any]) -> D
         metadata.pop(field, None)
         if field in before:
             metadata[field] = before[field]
-    # Keep the stored order of fields: a write without changes must produce the same bytes.
-    return {field: metadata[field] for field in (*before, *metadata) if field in metadata}
+    # Keep the stored order of fields: a write without changes must produce the same bytes. No map becomes empty.
+    kept = {field: value for field, value in metadata.items() if value or before.get(field) == value}
+    return {field: kept[field] for field in (*before, *kept) if field in kept}
 
 
 def _count_generation(kind: Kind, before: Document, after: Document) -> None:
@@ -422,7 +423,7 @@ def _count_generation(kind: Kind, before: Document, after: Document) -> None:
         return {field: value for field, value in document.items() if field not in ("metadata", "status")}
 
     generation = before["metadata"].get("generation", 0)
-    if not _same(desired(before), desired(after)):
+    if not same_json(desired(before), desired(after)):
         generation += 1
     if generation != after["metadata"].get("generation", 0):
         after["metadata"] = {**after["metadata"], "generation": generation}
@@ -478,10 +479,6 @@ def _with_resource_version(document: Document, old: Object) -> Document:
 def _required(kind: Kind, path: str, why: str) -> Invalid:
     error = FieldError(path, "FieldValueRequired", f"Required value: {why}")
     return Invalid(f"{kind.kind} is invalid: {error}", errors=[error])
-
-
-def _same(one: Document, other: Document) -> bool:
-    return one == other and same_json(one, other)  # `==` alone takes true for 1
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,26 +1,31 @@
 """Tenants' zone quotas: charged by the commit that makes a claim in the zone, refunded by the commit that releases it.
 
-A quota's use in a zone is the sum of its tenant's claims there. The first claim or release that finds it uncounted
-counts it. Every claim since the quota was registered writes the quota, so two concurrent counts cannot both commit.
+A quota's use in a zone is the sum of its tenant's claims there. The first claim or release that finds it uncounted has
+it counted in a commit of its own. Every claim since the quota was registered writes the quota, so a count that missed a
+claim cannot be committed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.quantity import format_units
+from kedge.api.requests import WriteOptions
 from kedge.api.views import NamespaceView, ZoneQuotaView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, ZONE_QUOTA_KIND
-from kedge.errors import Refused
+from kedge.errors import Forbidden, NotFound, Refused
 from kedge.keys import Key
 from kedge.placement.ledger import Claim
 from kedge.placement.quota import zone_hard, zone_used
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import Units, add, shortages, subtract
-from kedge.server.service.core import Core, Proof, part, staged_object, staged_value
+from kedge.server.service.core import Core, Proof, Staged, Unsettled, part, staged_object, staged_value
 from kedge.server.service.namespaces import namespace_key
+from kedge.server.service.slices import entries_in_slices
 
 
 def may_be_limited(proof: Proof, tenant: str, zone: str) -> bool:
@@ -32,23 +37,11 @@ def may_be_limited(proof: Proof, tenant: str, zone: str) -> bool:
 
 
 async def charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Units) -> None:
-    for quota in await _zone_quotas(proof, pod.namespace, zone):
-        view = quota.as_view(ZoneQuotaView)
-        hard = zone_hard(view, zone)
-        if hard is None:
-            continue
-        used = zone_used(view, zone)
-        if used is None:
-            used = await _count_zone(core, proof, pod.namespace, zone)
+    for quota, hard, used in await _limiting_quotas(core, proof, pod.namespace, zone):
         short = shortages({resource: asked[resource] for resource in asked.keys() & hard.keys()}, used, hard)
         if short:
-            amounts = ", ".join(
-                f"{r} (asked {format_units(r, asked[r])}, used {format_units(r, used.get(r, 0))}"
-                f" of {format_units(r, hard[r])})"
-                for r in short
-            )
             raise Refused(
-                f"zone quota {quota.key.name} has no room in {zone} for {pod}: {amounts}",
+                f"zone quota {quota.key.name} has no room in {zone} for {pod}: {_shortage(short, asked, used, hard)}",
                 refusal=Reason.ZONE_QUOTA.value,
                 key=quota.key,
                 revision=quota.revision,
@@ -56,15 +49,33 @@ async def charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Unit
         _write_zone_use(proof, quota, zone, add(used, asked))
 
 
+async def recharge_zone(core: Core, proof: Proof, pod: Key, claim: Claim, requests: Units, *, enforced: bool) -> None:
+    """Charge a claim with other requests than it has. The claim is still in its ledger as it was.
+
+    `Forbidden` names the quota that it would exceed, if that is `enforced`: a report of a node cannot be refused.
+    """
+    grown = {r: amount - claim.requests.get(r, 0) for r, amount in requests.items()}
+    for quota, hard, used in await _limiting_quotas(core, proof, claim.namespace, claim.zone):
+        short = shortages({r: grown[r] for r in grown.keys() & hard.keys()}, used, hard)
+        if short and enforced:
+            raise Forbidden(
+                f'pods "{pod.name}" is forbidden: zone quota {quota.key.name} has no room in {claim.zone}'
+                f" for the resize: {_shortage(short, grown, used, hard)}",
+                key=pod,
+            )
+        _write_zone_use(proof, quota, claim.zone, add(subtract(used, claim.requests), requests))
+
+
+def _shortage(short: Sequence[str], asked: Units, used: Units, hard: Units) -> str:
+    return ", ".join(
+        f"{r} (asked {format_units(r, asked[r])}, used {format_units(r, used.get(r, 0))} of {format_units(r, hard[r])})"
+        for r in short
+    )
+
+
 async def refund_zone(core: Core, proof: Proof, claim: Claim) -> None:
     """Refund a claim to its tenant's quotas. The claim is still in its ledger, so a count includes it."""
-    for quota in await _zone_quotas(proof, claim.namespace, claim.zone):
-        view = quota.as_view(ZoneQuotaView)
-        if zone_hard(view, claim.zone) is None:
-            continue
-        used = zone_used(view, claim.zone)
-        if used is None:
-            used = await _count_zone(core, proof, claim.namespace, claim.zone)
+    for quota, _, used in await _limiting_quotas(core, proof, claim.namespace, claim.zone):
         _write_zone_use(proof, quota, claim.zone, subtract(used, claim.requests))
 
 
@@ -89,11 +100,53 @@ async def _zone_quotas(proof: Proof, tenant: str, zone: str) -> list[Object]:
     return [staged_object(proof, quota) for quota in quotas if quota is not None]
 
 
+async def _limiting_quotas(core: Core, proof: Proof, tenant: str, zone: str) -> list[tuple[Object, Units, Units]]:
+    """The quotas that limit a tenant in a zone, each with its limits and its use.
+
+    If some were never counted, the attempt begins again once their counts are committed. A dry run counts here.
+    """
+    found, uncounted = [], []
+    for quota in await _zone_quotas(proof, tenant, zone):
+        view = quota.as_view(ZoneQuotaView)
+        hard, used = zone_hard(view, zone), zone_used(view, zone)
+        if hard is None:
+            continue
+        if used is None:
+            uncounted.append(quota.key)
+            used = await _count_zone(core, proof, tenant, zone) if proof.dry_run else {}
+        found.append((quota, hard, used))
+    if uncounted and not proof.dry_run:
+        raise Unsettled(lambda options: _ensure_counted(core, uncounted, zone, options))
+    return found
+
+
+async def _ensure_counted(core: Core, keys: Sequence[Key], zone: str, options: WriteOptions) -> None:
+    """Count the use of quotas in a zone, once for all the writes that wait for it."""
+    for key in keys:
+
+        async def attempt(proof: Proof, key: Key = key) -> Staged:
+            quota = await proof.object(key)
+            if quota is None:
+                raise NotFound(f'zonequotas "{key.name}" not found: it was removed while it was counted', key=key)
+            view = quota.as_view(ZoneQuotaView)
+            if zone_hard(view, zone) is not None and zone_used(view, zone) is None:
+                _write_zone_use(proof, quota, zone, await _count_zone(core, proof, key.namespace, zone))
+            return Staged(quota.kind, key, staged_value(proof, quota), created=quota.created)
+
+        core.queue_on(key)  # the first attempt counts; the others wait, and find it counted
+        with suppress(NotFound):
+            await core.prove(attempt, options)
+
+
 async def _count_zone(core: Core, proof: Proof, tenant: str, zone: str) -> dict[str, int]:
-    listing = await core.store.list(NODE_ALLOCATION_KIND)
-    ledgers = (core.ledgers.decoded(entry.key, staged_value(proof, entry)) for entry in listing.entries)
-    claims = (claim for ledger in ledgers for _, claim in ledger.claims())
-    return add(*(claim.requests for claim in claims if (claim.namespace, claim.zone) == (tenant, zone)))
+    """The sum of the tenant's claims in the zone. The quota was read before, and each claim writes it."""
+    used: dict[str, int] = {}
+    async for entries in entries_in_slices(core, NODE_ALLOCATION_KIND):
+        for entry in entries:
+            ledger = core.ledgers.decoded(entry.key, staged_value(proof, entry))
+            charged = (each for _, each in ledger.claims() if (each.namespace, each.zone) == (tenant, zone))
+            used = add(used, *(each.requests for each in charged))
+    return used
 
 
 def _write_zone_use(proof: Proof, quota: Object, zone: str, used: Units) -> None:

@@ -1,0 +1,97 @@
+"""Connections from the API server to agents: TLS both ways, with the agent recognised by its fingerprint.
+
+A Node has the address and the port of its agent in its status, and the fingerprint of the agent's certificate in an
+annotation. They are read for each connection, so an agent that has started again is found at its new port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ssl
+from pathlib import Path
+
+from kedge.api.objects import Object
+from kedge.api.requests import Get
+from kedge.api.views import NodeView
+from kedge.api.wellknown import AGENT_CERTIFICATE, NODE_KIND
+from kedge.env import Env
+from kedge.errors import NotFound, OperatingError
+from kedge.keys import Key
+from kedge.server.service import Service
+
+
+class AgentUnreachable(OperatingError):
+    """The agent of a node cannot be reached. Start it, or try again when its node is Ready."""
+
+    code, reason, cause = 502, "InternalError", "AgentUnreachable"
+
+
+def agent_client_context(certificate: Path) -> ssl.SSLContext:
+    """TLS for connections to agents, with the API server's client certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # `AgentDialer` compares the fingerprint before it sends anything
+    context.load_cert_chain(certificate)
+    return context
+
+
+class AgentDialer:
+    """Opens connections to the agents of a cluster."""
+
+    def __init__(self, service: Service, env: Env, tls: ssl.SSLContext | None) -> None:
+        """Without `tls` no agent can be reached."""
+        self._service = service
+        self._limits = env.limits
+        self._tls = tls
+
+    async def connect(self, node: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the agent of a node.
+
+        Raises:
+            AgentUnreachable: it is not there, does not answer, or is another program than the Node says.
+        """
+        if self._tls is None:
+            raise AgentUnreachable("this server has no certificate to show to agents: start it with kedge server")
+        host, port, fingerprint = self._address(node, await self._read(node))
+        try:
+            async with asyncio.timeout(self._limits.stream_connect_s):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=self._tls, limit=self._limits.stream_buffer_bytes
+                )
+        except (OSError, TimeoutError) as error:
+            raise AgentUnreachable(
+                f"the agent of node {node} cannot be reached at {host}:{port} ({error or 'no answer'}): "
+                "check that it runs (kedge agent), then try again"
+            ) from error
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+        if not hmac.compare_digest(hashlib.sha256(shown).hexdigest(), fingerprint):
+            writer.transport.abort()
+            raise AgentUnreachable(
+                f"{host}:{port} is not the agent of node {node}: its certificate is another than the Node's annotation "
+                f"{AGENT_CERTIFICATE} says; try again when the agent has started"
+            )
+        writer.transport.set_write_buffer_limits(high=self._limits.stream_buffer_bytes)
+        return reader, writer
+
+    async def _read(self, node: str) -> Object:
+        try:
+            return await self._service.send(Get(Key(NODE_KIND, "", node)))
+        except NotFound as error:
+            raise AgentUnreachable(
+                f"node {node} is gone, and its pods with it: wait until they are replaced"
+            ) from error
+
+    def _address(self, name: str, node: Object) -> tuple[str, int, str]:
+        status = node.as_view(NodeView).status
+        host = next((each.address for each in status.addresses if each.type == "InternalIP"), "")
+        port = status.daemon_endpoints.kubelet_endpoint.port
+        fingerprint = node.metadata.annotations.get(AGENT_CERTIFICATE, "")
+        if not host or not port or not fingerprint:
+            raise AgentUnreachable(
+                f"the agent of node {name} has no endpoint for logs and exec: its kubeconfig needs the authority of "
+                "this cluster (certificate-authority-data)"
+            )
+        return host, port, fingerprint

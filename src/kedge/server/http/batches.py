@@ -1,0 +1,147 @@
+"""Batches of writes of kedge's own clients: each call is handled as if it had come alone, and answered when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from kedge.api.http_batch import BATCH_PATH, BatchAnswer, BatchCall, decode_calls, encode_batch
+from kedge.errors import BadRequest
+from kedge.limits import Limits
+from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest
+from kedge.server.http.reply_head import Header
+
+_PATH = BATCH_PATH.encode()
+_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_INHERITED = (b"authorization", b"impersonate-user", b"impersonate-group")
+"""The identity is that of the whole batch, whatever a call says."""
+
+
+async def serve_batch(handler: Handler, request: HttpRequest, exchange: Exchange, limits: Limits) -> None:
+    """Handle every call of a batch at once. Nothing is done if one of them cannot be read.
+
+    Raises:
+        BadRequest: it is no batch, has too many calls, or one that is no write.
+    """
+    try:
+        calls = decode_calls(request.body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not a batch of calls: {error}") from error
+    if len(calls) > limits.http_batch_calls_max:
+        raise BadRequest(f"a batch has at most {limits.http_batch_calls_max} calls, not {len(calls)}: send several")
+    answers = _Answers(exchange, len(calls))
+    pairs = [(_request_of(call, request), _CallExchange(answers, index)) for index, call in enumerate(calls)]
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(_handle(handler, *pair)) for pair in pairs]
+    if tasks:
+        await asyncio.wait(tasks)
+    answers.end()
+
+
+async def _handle(handler: Handler, request: HttpRequest, exchange: _CallExchange) -> None:
+    exchange.method = request.method
+    await handler(request, exchange)
+
+
+def _request_of(call: BatchCall, batch: HttpRequest) -> HttpRequest:
+    if call.method not in _METHODS:
+        raise BadRequest(f"a batch is of writes, and {call.method} is none: send it alone")
+    found = HttpRequest()
+    try:
+        found.headers = {name.lower().encode("ascii"): text.encode("latin-1") for name, text in call.headers.items()}
+        target = call.target.encode("ascii")
+    except UnicodeEncodeError as error:
+        raise BadRequest("a path or a header of a call is not ASCII: quote it") from error
+    for name in _INHERITED:
+        found.headers.pop(name, None)
+        if name in batch.headers:
+            found.headers[name] = batch.headers[name]
+    found.method = call.method
+    found.path, _, found.query = target.partition(b"?")
+    if found.path == _PATH:
+        raise BadRequest("a batch holds no other batch")
+    body = bytes(call.body)
+    found.body = b"" if body == b"null" else body
+    found.peer = batch.peer
+    return found
+
+
+class _Answers:
+    """The reply to a batch. Answers of one turn of the loop leave together; all at once, if they end so."""
+
+    def __init__(self, exchange: Exchange, count: int) -> None:
+        self.exchange = exchange
+        self._missing = count
+        self._lines: list[bytes] = []
+        self._due = False
+
+    def add(self, answer: BatchAnswer) -> None:
+        self._missing -= 1
+        self._lines.append(encode_batch(answer))
+        if not self._due and self._missing:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._due = False
+        if self._missing and self._lines:  # else `end` is about to write them
+            if not self.exchange.started:
+                self.exchange.start(200)
+            self.exchange.write(self._taken())
+
+    def end(self) -> None:
+        if not self.exchange.started:
+            self.exchange.respond(200, self._taken())
+            return
+        self.exchange.write(self._taken())
+        self.exchange.end()
+
+    def _taken(self) -> bytes:
+        lines, self._lines = self._lines, []
+        return b"".join([line + b"\n" for line in lines])
+
+
+class _CallExchange(Exchange):
+    """The reply to one call: a line of the batch's reply."""
+
+    __slots__ = ("_answers", "_code", "_headers", "_index", "_parts", "method")
+
+    def __init__(self, answers: _Answers, index: int) -> None:
+        batch = answers.exchange
+        super().__init__(batch.connection, batch.request)
+        self._answers = answers
+        self._index = index
+        self._code = 0
+        self._headers: tuple[Header, ...] = ()
+        self._parts: list[bytes] = []
+        self.method = ""
+
+    def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
+        del content_type  # all writes are answered in JSON
+        self.started = self.ended = True
+        self.connection.count(self.method, code)
+        named: dict[str, str] = {}
+        for name, value in headers:
+            text = value.decode("latin-1")
+            key = name.decode("ascii").lower()
+            named[key] = f"{named[key]}, {text}" if key in named else text
+        self._answers.add(BatchAnswer(self._index, code, named, msgspec.Raw(body)))
+
+    def start(self, code: int, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
+        del content_type
+        self.started = True
+        self._code, self._headers = code, tuple(headers)
+
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    async def drained(self) -> None:
+        return
+
+    def end(self) -> None:
+        self.respond(self._code, b"".join(self._parts), headers=self._headers)
+
+    def take_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raise BadRequest("a stream cannot be opened in a batch: send the request alone")

@@ -1,0 +1,142 @@
+"""One HTTP request and the reply to it. `connection` reads requests and carries the bytes of replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kedge.server.http.reply_head import Header, as_chunk, reply_head
+
+if TYPE_CHECKING:
+    from kedge.server.http.connection import HttpConnection
+
+JSON = b"application/json"
+
+
+class HttpRequest:
+    """One request, whole. Header names are lower case; values of a header that stands twice are joined by a comma."""
+
+    __slots__ = ("body", "headers", "keep_alive", "late", "method", "path", "peer", "query", "version")
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.path = b""
+        self.query = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.keep_alive = True
+        self.version = "1.1"
+        self.late = False
+        """Whether it began to arrive after the server had begun to stop."""
+        self.peer: dict[str, Any] | None = None
+        """The client's certificate, as `ssl` describes it; None without one."""
+
+
+class Handler(Protocol):
+    """Answers requests. An exception that escapes becomes a 500 and closes the connection."""
+
+    def __call__(self, request: HttpRequest, exchange: Exchange) -> Coroutine[Any, Any, None]: ...
+
+    def answer_nowait(self, request: HttpRequest, exchange: Exchange) -> bool:
+        """Answer at once, or return False and do nothing: then it is called, in a task."""
+
+
+class Exchange:
+    """The reply to one request. `respond` sends it whole; `start`, `write` and `end` stream it in chunks."""
+
+    __slots__ = (
+        "_keep_alive",
+        "_on_lost",
+        "_on_writable",
+        "_plain",
+        "closed",
+        "congested",
+        "connection",
+        "ended",
+        "request",
+        "started",
+        "task",
+    )  # fmt: skip
+
+    def __init__(self, connection: HttpConnection, request: HttpRequest) -> None:
+        self.connection = connection
+        self.request = request
+        self._keep_alive = request.keep_alive
+        self._on_lost: Callable[[], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self._plain = False
+        self.task: asyncio.Task[None] | None = None
+        self.started = False
+        self.ended = False
+        self.closed = False
+        """The client is gone. Writing is harmless and reaches nothing."""
+        self.congested = False
+        """Whether the client reads slower than the server writes. The connection sets it."""
+
+    def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
+        """Send the whole reply."""
+        self.started = self.ended = True
+        connection = self.connection
+        connection.count(self.request.method, code)
+        keep_alive = self._keep_alive and not connection.draining
+        head = reply_head(code, content_type, headers, len(body), keep_alive=keep_alive)
+        connection.write(head if self.request.method == "HEAD" else head + body)
+        connection.ended(self, keep_alive=keep_alive)
+
+    def start(self, code: int, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
+        """Begin a reply whose length is not known: in chunks, or until the connection closes for HTTP/1.0."""
+        self.started = True
+        self.connection.count(self.request.method, code)
+        self._plain = self.request.version == "1.0"
+        if self._plain:
+            self._keep_alive = False
+        self.connection.write(
+            reply_head(code, content_type, headers, None, keep_alive=self._keep_alive, chunked=not self._plain)
+        )
+
+    def write(self, data: bytes) -> None:
+        if data and not self.closed:
+            self.connection.write(data if self._plain else as_chunk(data))
+
+    @property
+    def chunked(self) -> bool:
+        return not self._plain
+
+    def write_chunk(self, chunk: bytes) -> None:
+        """Write what `as_chunk` returned, to a reply that is `chunked`."""
+        if not self.closed:
+            self.connection.write(chunk)
+
+    async def drained(self) -> None:
+        await self.connection.drained()
+
+    def end(self) -> None:
+        self.ended = True
+        if not self._plain:
+            self.connection.write(b"0\r\n\r\n")
+        self.connection.ended(self, keep_alive=self._keep_alive and not self.connection.draining)
+
+    def on_writable(self, notify: Callable[[], None]) -> None:
+        """Call `notify` each time that the client has read enough after it was `congested`."""
+        self._on_writable = notify
+
+    def writable(self) -> None:
+        if self._on_writable is not None:
+            self._on_writable()
+
+    def take_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Leave HTTP: the caller writes the reply and all that follows as raw bytes, and closes the connection."""
+        self.started = self.ended = True
+        return self.connection.take_over()
+
+    def on_lost(self, notify: Callable[[], None]) -> None:
+        """Call `notify` when the client is gone; at once if it is."""
+        self._on_lost = notify
+        if self.closed:
+            notify()
+
+    def lost(self) -> None:
+        self.closed = True
+        if self._on_lost is not None:
+            self._on_lost()

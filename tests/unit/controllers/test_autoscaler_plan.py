@@ -271,6 +271,15 @@ def test_a_target_that_has_not_observed_its_last_size_prevents_scaling_up() -> N
     assert condition_of(made, "ScalingHeldBack") == ("True", "TargetNotObserved")
 
 
+def test_replicas_on_silent_nodes_prevent_scaling_up_while_the_nodes_may_return() -> None:
+    progress = WorkloadProgress(desired=6, stages=StageCounts(serving=4), unknown=2, observed_generation=1)
+    made = plan(TargetFacts(replicas=6, ready=4, progress=progress, undecided=2), asks(9))
+    assert made.desired == 6
+    assert condition_of(made, "ScalingHeldBack") == ("True", "ReplicasUnknown")
+    # A zone that stays cut off must not stop the others from growing, and its replicas are not missing.
+    assert plan(TargetFacts(replicas=6, ready=4, progress=progress), asks(9)).desired == 9
+
+
 def test_replicas_that_are_not_created_yet_prevent_scaling_up() -> None:
     made = plan(pending(6, 4), asks(9))
     assert made.desired == 6

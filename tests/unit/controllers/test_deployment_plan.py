@@ -106,6 +106,35 @@ def test_a_rollback_keeps_the_healthy_replicas_until_others_are() -> None:
     assert plan.sizes == {}
 
 
+ALL_MAY_GO = RollingBounds(0, 3)
+
+
+@pytest.mark.parametrize("recreate", [True, False])
+def test_a_rollback_keeps_the_last_available_replica_although_its_bounds_allow_none(recreate: bool) -> None:
+    back, serving = a_set("first", 0), a_set("second", 3)
+    plan = plan_scales(3, ALL_MAY_GO, new=back, old=[serving], recreate=recreate, floor=True)
+    assert (plan.sizes, plan.floor) == ({"second": 1}, "second")
+    plan = plan_scales(3, ALL_MAY_GO, new=back, old=[a_set("second", 1)], recreate=recreate, floor=True)
+    assert plan.sizes == {"first": 2}
+    waiting = a_set("first", 2, available=0)
+    plan = plan_scales(3, ALL_MAY_GO, new=waiting, old=[a_set("second", 1)], recreate=recreate, floor=True)
+    assert (plan.sizes, plan.waits_for) == ({}, "an available replica of the new template")
+    plan = plan_scales(3, ALL_MAY_GO, new=a_set("first", 2, available=1), old=[a_set("second", 1)], floor=True)
+    assert plan.floor == ""
+
+
+def test_the_floor_of_a_single_replica_needs_one_more_copy() -> None:
+    plan = plan_scales(1, RollingBounds(0, 1), new=a_set("first", 0), old=[a_set("second", 1)], floor=True)
+    assert plan.sizes == {"first": 1}
+    plan = plan_scales(1, RollingBounds(0, 1), new=a_set("first", 1), old=[a_set("second", 1)], floor=True)
+    assert plan.sizes == {"second": 0}
+
+
+def test_the_floor_keeps_nothing_where_no_replica_is_available() -> None:
+    plan = plan_scales(3, ALL_MAY_GO, new=a_set("first", 0), old=[a_set("second", 3, available=0)], floor=True)
+    assert (plan.sizes["second"], plan.floor) == (0, "")
+
+
 # -- recreate --------------------------------------------------------------------------------------
 
 

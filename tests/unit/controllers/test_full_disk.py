@@ -48,7 +48,7 @@ def test_a_workload_is_created_and_scaled_once_when_a_full_disk_has_room_again(t
         probe, env = Probe(), system_env(limits=LIMITS)
         store = await probe.open(tmp_path / "kedge.db", env)
         service = Service(store, env)
-        plane = ControlPlane(DirectTransport(service), env, schedulers=())
+        plane = ControlPlane(DirectTransport(service), env, decisions=tmp_path / "decisions", schedulers=())
         running = asyncio.create_task(plane.run())
         await until(lambda: plane.leading)
 

@@ -13,9 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.pod_views import NOW, a_pod, ago
 
-from kedge.api.views import Condition, JobView, PodView
-from kedge.api.views.core import PodSpec, PodTemplate
-from kedge.api.views.workloads import JobSpec, JobStatus, UncountedTerminatedPods
+from kedge.api.views import Condition, ContainerState, ContainerStatus, JobView, PodView
+from kedge.api.views.core import ContainerStateTerminated, PodSpec, PodTemplate
+from kedge.api.views.workloads import (
+    ExitCodeRequirement,
+    JobSpec,
+    JobStatus,
+    PodConditionPattern,
+    PodFailurePolicy,
+    PodFailureRule,
+    UncountedTerminatedPods,
+)
 from kedge.api.wellknown import JOB_INDEX, JOB_TRACKING_FINALIZER
 from kedge.controllers.job.plan import JobPlan, JobRules, format_indexes, is_over, outcome_of, parse_indexes, plan_job
 
@@ -349,3 +357,65 @@ def test_every_ended_pod_is_counted_once_despite_crashes_and_deletions(
         assert status.succeeded == len(model.succeeded), "a success was lost or counted twice"
     assert status.uncounted_terminated_pods == UncountedTerminatedPods()
     assert not any(JOB_TRACKING_FINALIZER in pod.metadata.finalizers for pod in model.pods.values())
+
+
+# -- the policy for failures -----------------------------------------------------------------------
+
+POLICY = PodFailurePolicy(
+    rules=(
+        PodFailureRule(action="FailJob", on_exit_codes=ExitCodeRequirement("main", "In", (42,))),
+        PodFailureRule(action="Ignore", on_pod_conditions=(PodConditionPattern(type="DisruptionTarget"),)),
+        PodFailureRule(action="Count", on_exit_codes=ExitCodeRequirement(operator="NotIn", values=(1,))),
+        PodFailureRule(action="Ignore", on_exit_codes=ExitCodeRequirement(operator="In", values=(1,))),
+    )
+)
+DISRUPTED = Condition(type="DisruptionTarget", status="True", reason="NodeLost")
+
+
+def ended_with(code: int, name: str = "j-0", container: str = "main", **more: Any) -> PodView:
+    state = ContainerState(terminated=ContainerStateTerminated(exit_code=code, finished_at=ago(5)))
+    return a_run(name, "Failed", statuses=(ContainerStatus(name=container, state=state),), **more)
+
+
+def test_an_exit_code_that_no_retry_mends_fails_the_job_at_once() -> None:
+    found = plan(a_job(pod_failure_policy=POLICY), ended_with(42), a_run("j-1"))
+    assert found.outcome is not None
+    assert (found.outcome.succeeds, found.outcome.reason) == (False, "PodFailurePolicy")
+    assert found.outcome.message.startswith("Container main for pod ")
+    assert found.outcome.message.endswith("j-0 failed with exit code 42 matching FailJob rule at index 0")
+    assert names(found.delete) == ["j-1"]
+
+
+def test_a_rule_is_about_its_container_only() -> None:
+    assert plan(a_job(pod_failure_policy=POLICY), ended_with(42, container="side")).outcome is None
+
+
+@pytest.mark.parametrize("pod", [ended_with(1), ended_with(137, conditions=(DISRUPTED,))])
+def test_an_ignored_failure_is_replaced_and_neither_counts_nor_delays(pod: PodView) -> None:
+    rules = replace(RULES, backoff_s=60.0)
+    found = plan(a_job(pod_failure_policy=POLICY, backoff_limit=0, parallelism=1), pod, rules=rules)
+    assert (found.counts.failed_in_all, found.outcome, found.create) == (0, None, (None,))
+    assert names(found.unmark) == ["j-0"]
+
+
+def test_the_first_rule_that_matches_decides_and_a_failure_without_a_rule_counts() -> None:
+    both = ended_with(42, conditions=(DISRUPTED,))
+    assert plan(a_job(pod_failure_policy=POLICY), both).outcome is not None
+    counted = plan(a_job(pod_failure_policy=POLICY, backoff_limit=0), ended_with(7))
+    assert counted.outcome is not None
+    assert counted.outcome.reason == "BackoffLimitExceeded"
+    assert plan(a_job(pod_failure_policy=PodFailurePolicy()), ended_with(42)).counts.failed_in_all == 1
+
+
+# -- copies whose pods are gone ------------------------------------------------------------------
+
+
+def test_a_copy_that_may_still_run_is_not_replaced() -> None:
+    job = replace_name(a_job(parallelism=1), "j")
+    assert plan(job, rules=replace(RULES, ghosts=("j-0",))).create == ()
+    indexed = replace_name(a_job(completions=2, completion_mode="Indexed"), "j")
+    assert plan(indexed, rules=replace(RULES, ghosts=("j-0-3",))).create == (1,)
+
+
+def replace_name(job: JobView, name: str) -> JobView:
+    return msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))

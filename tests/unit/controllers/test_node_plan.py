@@ -251,6 +251,6 @@ def test_a_zone_is_blind_only_when_many_or_all_are_silent(counts: dict[str, tupl
     nodes = {zone: quiet + loud for zone, (quiet, loud) in counts.items()}
     for zone in counts:
         found = blindness(silent_by, nodes, zone, 3, 0.55)
-        everybody = 0 < sum(silent_by.values()) == sum(nodes.values())
+        every_node = 0 < sum(silent_by.values()) == sum(nodes.values())
         many = silent_by[zone] >= 3 and silent_by[zone] >= 0.55 * nodes[zone]
-        assert bool(found) == (everybody or many)
+        assert bool(found) == (every_node or many)

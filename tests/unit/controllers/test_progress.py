@@ -14,6 +14,8 @@ from kedge.controllers.shared.progress import LastAction, ReplicaStage, progress
 PULLING = ContainerStatus(name="main", state=ContainerState(waiting=ContainerStateWaiting(reason="ImagePullBackOff")))
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
 
+SILENT = Condition(type="Ready", status="Unknown", reason="NodeUnknown")
+
 
 @pytest.mark.parametrize(
     ("pod", "stage"),
@@ -27,6 +29,7 @@ UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedul
         (a_pod(node="node-a", phase="Running"), ReplicaStage.STARTING),
         (ready_pod("web-0"), ReplicaStage.READY),
         (ready_pod("web-1"), ReplicaStage.SERVING),
+        (a_pod(node="node-a", phase="Running", conditions=(SILENT,)), ReplicaStage.UNKNOWN),
         (ready_pod("web-1", draining_s=1), None),
         (ready_pod("web-1", terminating=True), None),
         (ready_pod("web-1", phase="Failed"), None),
@@ -108,5 +111,36 @@ def test_a_deployment_sums_the_counts_of_its_replica_sets() -> None:
 def test_bound_is_true_when_all_requested_replicas_have_a_node(
     stages: dict[str, int], desired: int, statuses: tuple[str, str]
 ) -> None:
-    bound, _ = stage_conditions({"stages": stages, "pending": []}, desired=desired)
+    bound, _ = stage_conditions({"stages": stages, "unknown": 0, "pending": []}, desired=desired)
     assert (bound["status"], bound["reason"]) == statuses
+
+
+def test_a_replica_on_a_silent_node_is_unknown_beside_the_stages() -> None:
+    pods = [ready_pod("web-0"), a_pod("web-1", node="node-a", phase="Running", conditions=(SILENT,))]
+    progress = progress_of(pods, desired=2, listed=(), generation=1, before=WorkloadProgress())
+    assert progress["unknown"] == 1
+    assert sum(progress["stages"].values()) == 1
+    assert progress["pending"] == [{"stage": "unknown", "reason": "NodeUnknown", "count": 1}]
+    bound, _ = stage_conditions(progress, desired=2)
+    assert bound["status"] == "True"  # it has a node
+
+
+def test_progress_of_an_earlier_generation_leaves_the_retries_as_they_were() -> None:
+    pods = [a_pod("web-0", conditions=(UNSCHEDULABLE,))]
+    progress = progress_of(pods, desired=1, listed=(), generation=1, before=WorkloadProgress())
+    (bound,) = stage_conditions(progress, desired=1, counted=False)
+    assert bound["type"] == "Bound"
+
+
+def test_the_conditions_carry_the_reason_and_message_of_the_scheduler() -> None:
+    message = "0/3 nodes: 2 zone quota risk/zone-c, 1 cpu"
+    refused = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=message)
+    pods = [a_pod("web-0", conditions=(refused,)), a_pod("web-1", conditions=(UNSCHEDULABLE,))]
+    progress = progress_of(pods, desired=2, listed=(), generation=1, before=WorkloadProgress())
+    assert progress["pending"] == [{"stage": "queued", "reason": "Unschedulable", "count": 2, "message": message}]
+    bound, retrying = stage_conditions(progress, desired=2)
+    assert (retrying["status"], retrying["reason"], retrying["message"]) == ("True", "ZoneQuota", message)
+    assert (bound["status"], bound["reason"], bound["message"]) == ("False", "WaitingForNodes", message)
+    part = WorkloadProgress(pending=(PendingReason("queued", "Unschedulable", 2, message),))
+    total = sum_of_progress([WorkloadProgress(), part], desired=2, generation=1, before=WorkloadProgress())
+    assert total["pending"] == progress["pending"]

@@ -104,3 +104,14 @@ def test_a_bound_pod_has_its_node_while_the_ledger_has_its_claim() -> None:
     assert not has_lost_node(pod, home, ledger("n0"))  # its ledger is still being taken over
     assert not has_lost_node(a_pod("web-0"), None, None)
     assert not has_lost_node(a_pod("web-0", node="node-a", phase="Failed"), None, None)
+
+
+def test_a_pod_created_with_a_node_waits_for_it_unless_it_is_being_deleted() -> None:
+    pod = ready_pod("web-0", uid="u")
+    assert not has_lost_node(pod, None, ledger("", u="Unadmitted"))
+    going = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, deletion_timestamp=NOW))
+    assert has_lost_node(going, None, ledger("", u="Unadmitted"))
+
+
+def test_an_unadmitted_claim_without_its_pod_is_freed() -> None:
+    assert plan_ledger(ledger(u="Unadmitted"), {}, (), out_of_service=False).free == ("u",)

@@ -269,10 +269,14 @@ def test_there_are_never_more_pods_than_requested_and_finally_as_many(chance: Ra
     assert world.plan(rules).silent
 
 
-def test_the_status_of_a_lost_pod_has_the_generation_that_was_read() -> None:
-    ready = {"type": "Ready", "status": "True", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+@pytest.mark.parametrize("types", [("Ready",), ("ContainersReady", "Ready")])
+def test_the_status_of_a_lost_pod_has_the_generation_that_was_read(types: tuple[str, ...]) -> None:
+    known = {"status": "True", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     metadata = {"name": "web-0", "namespace": "default", "uid": "u-1", "generation": 2}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"conditions": [ready]}}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {}}
+    body["status"] = {"conditions": [{"type": each, **known} for each in types]}
     lost = Object(POD, Key("Pod", "default", "web-0"), encode_object(body), revision=7, created=1)
-    (condition_of,) = lost_status(lost, NOW)["status"]["conditions"]
-    assert (condition_of["status"], condition_of["observedGeneration"]) == ("False", 2)
+    written = lost_status(lost, NOW)["status"]["conditions"]
+    assert [(each["type"], each["status"], each["observedGeneration"]) for each in written] == [
+        (each, "False", 2) for each in types
+    ]

@@ -105,6 +105,13 @@ def test_errors_are_never_good() -> None:
     assert judge(GOOD, GOOD, ERROR).gates[2].reason == "SamplesErrored"
 
 
+def test_replicas_on_silent_nodes_are_named_and_are_no_regression() -> None:
+    found = judge(GOOD, GOOD, OLD, pending={("unknown", "NodeUnknown"): 1})
+    assert found.result is GateResult.SHUT
+    assert found.gates[2].reason == "ReplicasUnknown"
+    assert found.gates[2].message.endswith("1 are on silent nodes")
+
+
 def test_errors_and_old_samples_do_not_count_towards_the_required_samples() -> None:
     assert why(judge(GOOD, ERROR, OLD)) == "TooFewSamples"
     lenient = RolloutGates(min_samples=2, ready_percent_min=0)

@@ -7,6 +7,7 @@ counts were read, so the bound on unserved replicas holds at the commit, not jus
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from functools import partial
@@ -26,6 +27,8 @@ from kedge.controllers.shared.conditions import REPLICA_FAILURE
 from kedge.controllers.shared.holds import held_until
 from kedge.controllers.shared.kinds import AUTOSCALER, DEPLOYMENT, LEASE, POD, REPLICA_SET
 from kedge.controllers.shared.node_leases import LeaseAges, lease_key
+from kedge.controllers.shared.pods import is_active, is_ahead
+from kedge.controllers.shared.progress import is_unknown
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -75,7 +78,7 @@ class AutoscalerReconciler:
     ) -> ScalingPlan:
         limits = ctx.limits
         stale = _too_old(ctx)
-        facts = _facts_of(target, stale)
+        facts = replace(_facts_of(target, stale), undecided=_undecided(pods, limits.node_lost_s, now))
         usage = _usage_of(ctx, pods, self.lease_ages)
         rules = _usage_rules(view, limits)
         proposals: list[Proposal] = [
@@ -143,6 +146,14 @@ def _facts_of(target: Object, stale: str) -> TargetFacts:
         failure=failure.message if failure is not None and is_true(status.conditions, REPLICA_FAILURE) else "",
         stale=stale,
     )
+
+
+def _undecided(pods: Sequence[PodView], lost_s: float, now: datetime) -> int:
+    """Replicas whose nodes have been silent for less than it takes to declare a node lost. After that they are just
+    not ready: a zone that stays cut off must not stop the others from growing."""
+    ready = (find_condition(pod.status.conditions, "Ready") for pod in pods if is_active(pod) and is_unknown(pod))
+    since = (found.last_transition_time for found in ready if found is not None)
+    return sum(at is not None and not is_ahead(at, now) and (now - at).total_seconds() < lost_s for at in since)
 
 
 def _too_old(ctx: Context) -> str:

@@ -24,7 +24,7 @@ from kedge.api.views.workloads import (
 )
 from kedge.controllers.autoscaler.usage import Proposal
 from kedge.controllers.shared.pods import is_ahead
-from kedge.controllers.shared.progress import ReplicaStage
+from kedge.controllers.shared.progress import STAGES, ReplicaStage
 from kedge.errors import check
 
 ABLE, ACTIVE, LIMITED, HELD_BACK = "AbleToScale", "ScalingActive", "ScalingLimited", "ScalingHeldBack"
@@ -62,6 +62,8 @@ class TargetFacts:
     """Its status is about its current spec."""
     failure: str = ""
     """Why its controller cannot create replicas: a quota, an admission policy."""
+    undecided: int = 0
+    """Replicas on silent nodes that may still return: no controller has had the time to declare the nodes lost."""
     stale: str = ""
     """A cache that is too old to show why replicas are missing; empty if none is."""
 
@@ -362,9 +364,11 @@ def _why_not(target: TargetFacts) -> tuple[str, str]:
         return "TargetNotObserved", "the controller of the target has not observed its last change"
     if target.failure:
         return "ReplicasRefused", f"replicas cannot be created: {target.failure}"
+    if target.undecided:
+        return "ReplicasUnknown", f"{target.undecided} replicas are on silent nodes, which may return"
     waiting = [each for each in target.progress.pending if each.stage in _UNPLACED]
     if waiting:
-        listed = ", ".join(f"{each.count} {each.stage} ({each.reason})" for each in waiting)
+        listed = ", ".join(f"{each.count} {each.stage} ({each.message or each.reason})" for each in waiting)
         return "ReplicasPending", f"replicas wait for a node: {listed}"
     missing = target.replicas - _counted(target.progress)
     if missing > 0:
@@ -373,8 +377,8 @@ def _why_not(target: TargetFacts) -> tuple[str, str]:
 
 
 def _counted(progress: WorkloadProgress) -> int:
-    stages = progress.stages
-    return sum(getattr(stages, stage) for stage in ReplicaStage)
+    stages: int = sum(getattr(progress.stages, stage) for stage in STAGES)
+    return stages + progress.unknown
 
 
 # -- conditions ------------------------------------------------------------------------------------

@@ -16,13 +16,15 @@ from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, ReplicaSetView
-from kedge.api.wellknown import DEPLOYMENT_REVISION, DESIRED_REPLICAS, MAX_REPLICAS, UPDATED_MAX
+from kedge.api.wellknown import AVAILABILITY_FLOOR, DEPLOYMENT_REVISION, DESIRED_REPLICAS, MAX_REPLICAS, UPDATED_MAX
 from kedge.controllers.deployment.plan import RollingBounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
 from kedge.controllers.deployment.status import (
     availability,
+    availability_floor,
     count_replicas,
     evaluate_progress,
     failures,
+    have_counted,
     is_complete,
     repairs,
     rollback,
@@ -32,11 +34,13 @@ from kedge.controllers.shared.conditions import REPLICA_FAILURE, stage_condition
 from kedge.controllers.shared.holds import held_until, split_held
 from kedge.controllers.shared.kinds import DEPLOYMENT, REPLICA_SET, RESOURCE_QUOTA
 from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_release, wake_claimants
-from kedge.controllers.shared.progress import ReplicaStage, sum_of_progress
+from kedge.controllers.shared.pods import requires_at_most_one
+from kedge.controllers.shared.progress import STAGES, sum_of_progress
 from kedge.controllers.shared.quota_room import wake_blocked
-from kedge.controllers.shared.replicas import template_priority
+from kedge.controllers.shared.replicas import PRIORITY_CLASSES, template_priority
 from kedge.controllers.shared.templates import (
     find_current,
+    is_rollback,
     next_revision,
     number_of,
     replica_set_body,
@@ -123,6 +127,7 @@ class DeploymentReconciler:
             recreate=spec.strategy.type == "Recreate",
             paused=spec.paused,
             updated_max=number_of(facts.deployment, UPDATED_MAX),
+            floor=_has_floor(facts),
         )
 
     # -- writes ------------------------------------------------------------------------------------
@@ -160,11 +165,11 @@ class DeploymentReconciler:
         for each in facts.sets:
             patch = self._set_patch(facts, each, plan.sizes.get(each.key.name))
             if "replicas" in patch.get("spec", {}):
-                await actions.run("scale", f"{each.key.name} to {patch['spec']['replicas']}", ctx.patch(each, patch))
+                await actions.run_on("scale", f"{each.key.name} to {patch['spec']['replicas']}", ctx.patch(each, patch))
             elif patch:
-                await actions.run("annotate", each.key.name, ctx.patch(each, patch))
+                await actions.run_on("annotate", each.key.name, ctx.patch(each, patch))
         for each in past_history(facts):
-            await actions.run("drop", each.key.name, ctx.delete(each))
+            await actions.run_on("drop", each.key.name, ctx.delete(each))
         return False
 
     async def _create(self, ctx: Context, actions: ActionRecorder, facts: DeploymentFacts, size: int) -> bool:
@@ -235,6 +240,8 @@ class DeploymentReconciler:
         current = None if facts.current is None else facts.current.as_view(ReplicaSetView)
         counts = count_replicas(current, sets)
         verdict = evaluate_progress(view, counts, now, waits_for=plan.waits_for)
+        # A ReplicaSet that this run has resized has not counted the replicas that it should have now.
+        resized = any(plan.sizes.get(each.name, each.spec.replicas) != each.spec.replicas for each in sets)
         progress = sum_of_progress(
             [each.status.progress for each in sets],
             desired=view.spec.replicas,
@@ -252,7 +259,14 @@ class DeploymentReconciler:
                 *(failures(view, sets) if refusal is None else [_refused(refusal)]),
                 *repairs(view, sets),
                 *rollback(view, current),
-                *stage_conditions(progress, desired=view.spec.replicas, stages=stages_of(current)),
+                *availability_floor(view, plan.floor),
+                *stage_conditions(
+                    progress,
+                    desired=view.spec.replicas,
+                    stages=stages_of(current),
+                    counted=have_counted(sets) and not resized,
+                    stages_counted=current is not None and have_counted([current]),
+                ),
                 *hold_conditions(view, view.status.conditions, now),
             ],
         }
@@ -262,11 +276,11 @@ class DeploymentReconciler:
 
 
 def stages_of(current: ReplicaSetView | None) -> dict[str, int]:
-    """The stages of the replicas of the current template; empty until their ReplicaSet has counted them."""
-    if current is None or current.status.observed_generation < current.generation:
+    """The stages of the replicas of the current template, as their ReplicaSet has counted them last."""
+    if current is None:
         return {}
-    stages = current.status.progress.stages
-    return {str(stage): getattr(stages, stage) for stage in ReplicaStage}
+    progress = current.status.progress
+    return {"unknown": progress.unknown, **{str(stage): getattr(progress.stages, stage) for stage in STAGES}}
 
 
 def _refused(refusal: OperatingError) -> dict[str, Any]:
@@ -276,6 +290,14 @@ def _refused(refusal: OperatingError) -> dict[str, Any]:
         "reason": type(refusal).__name__,
         "message": refusal.message,
     }
+
+
+def _has_floor(facts: DeploymentFacts) -> bool:
+    """Whether a rollback must keep an available replica. A single one of at-most-one cannot: it needs a second copy."""
+    if facts.deployment.metadata.annotations.get(AVAILABILITY_FLOOR) == "off":
+        return False
+    single = facts.view.spec.replicas <= 1 and requires_at_most_one(facts.view.spec.template)
+    return is_rollback(facts.current, facts.old) and not single
 
 
 def _gather(ctx: Context, deployment: Object, view: DeploymentView, now: datetime) -> DeploymentFacts:
@@ -336,6 +358,7 @@ def deployment_controller(runtime: ControllerRuntime) -> Controller:
             watches=(
                 WatchSpec(kind=REPLICA_SET, keys_of=wake_set_owner, indexes=(BY_CONTROLLER, ORPHANS)),
                 WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_blocked(DEPLOYMENT, condition=REPLICA_FAILURE)),
+                PRIORITY_CLASSES,
             ),
             priority_of=template_priority,
         ),

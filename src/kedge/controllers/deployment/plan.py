@@ -84,6 +84,8 @@ class ScalePlan:
     first_size: int | None = None
     waits_for: str = ""
     """The cause that blocks the next step; empty if there is none."""
+    floor: str = ""
+    """The replica that the availability floor keeps; empty if the floor does not hold anything back."""
 
 
 def plan_scales(
@@ -95,18 +97,32 @@ def plan_scales(
     recreate: bool = False,
     paused: bool = False,
     updated_max: int | None = None,
+    floor: bool = False,
 ) -> ScalePlan:
     """The next step towards all replicas in `new`; None if `new` is not created yet.
 
-    `updated_max` limits the replicas of `new`; the others stay in `old`. Replicas that `new` already has stay.
+    `updated_max` limits the replicas of `new`; the others stay in `old`. Replicas that `new` already has stay. With
+    `floor` the last available replica of `old` stays until `new` has one, whatever the bounds allow.
     """
     check(desired >= 0, "admission rejects a negative replica count")
+    if floor and (recreate or bounds.unavailable >= desired) and (kept := _last_available(desired, new, old)):
+        # A single replica needs one more copy: otherwise neither could go first.
+        lower = RollingBounds(max(bounds.surge, int(desired == 1)), desired - 1)
+        plan = plan_scales(desired, lower, new=new, old=old, paused=paused, updated_max=updated_max)
+        return replace(plan, waits_for=plan.waits_for or "an available replica of the new template", floor=kept)
     every = [*old, new] if new is not None else [*old]
     if paused or any(each.desired not in (None, desired) for each in every if each.replicas > 0):
         return _without_held(_resize(desired, bounds, new, old, recreate=recreate), every)
     if recreate:
         return _without_held(_recreate(desired, new, old), every)
     return _without_held(_roll(desired, bounds, new, old, updated_max), every)
+
+
+def _last_available(desired: int, new: SetFacts | None, old: Sequence[SetFacts]) -> str:
+    """The old ReplicaSet that has the only available replicas; empty if there is none, or if `new` has some too."""
+    if new is None or desired < 1 or new.available_kept > 0:
+        return ""
+    return next((each.name for each in sorted(old, key=_oldest_first) if each.available_kept > 0), "")
 
 
 def _without_held(plan: ScalePlan, every: Sequence[SetFacts]) -> ScalePlan:

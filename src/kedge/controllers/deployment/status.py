@@ -14,13 +14,15 @@ from typing import Any
 from kedge.api.conditions import FALSE, TRUE, condition, find_condition
 from kedge.api.timestamps import format_time
 from kedge.api.views import DeploymentView, ReplicaSetView
-from kedge.api.wellknown import DEPLOYMENT_REVISION, DEPLOYMENT_REVISION_HISTORY
+from kedge.api.wellknown import AVAILABILITY_FLOOR, DEPLOYMENT_REVISION, DEPLOYMENT_REVISION_HISTORY
 from kedge.controllers.deployment.plan import RollingBounds
 from kedge.controllers.replicaset.status import REPAIR_COMPLETE
 from kedge.controllers.shared.conditions import REPLICA_FAILURE
 from kedge.controllers.shared.pods import is_ahead
+from kedge.placement.reasons import creation_blocker
 
 AVAILABLE, PROGRESSING, ROLLBACK_OBSERVED = "Available", "Progressing", "RollbackObserved"
+FLOOR_HOLDS = "AvailabilityFloor"
 NO_DEADLINE = 2**31 - 1
 """The `progressDeadlineSeconds` that means no deadline."""
 
@@ -166,8 +168,18 @@ def failures(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[
     return [condition(REPLICA_FAILURE, status=False, reason="Succeeded")]
 
 
+def have_counted(sets: Sequence[ReplicaSetView]) -> bool:
+    """Whether the status of every ReplicaSet is about the replicas that its spec requests now."""
+    return all(each.status.observed_generation >= each.generation for each in sets)
+
+
 def repairs(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[str, Any]]:
-    """`RepairComplete`, if some ReplicaSet needs or needed a repair: true when all repairs are complete."""
+    """`RepairComplete`, if some ReplicaSet needs or needed a repair: true when all repairs are complete and every
+    replica exists.
+
+    While the ReplicaSets have not counted as many replicas as this generation requests, the condition stays as it is,
+    with the generation that it observed.
+    """
     known = [find_condition(view.status.conditions, REPAIR_COMPLETE)]
     for each in sets:
         found = find_condition(each.status.conditions, REPAIR_COMPLETE)
@@ -175,7 +187,16 @@ def repairs(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[s
         if found is not None and found.status == FALSE:
             message = f"{each.name}: {found.message}"
             return [condition(REPAIR_COMPLETE, status=False, reason=found.reason, message=message)]
-    return [condition(REPAIR_COMPLETE, status=True, reason="Repaired")] if any(known) else []
+    if not any(known):
+        return []
+    for each in sets:
+        refused = find_condition(each.status.conditions, REPLICA_FAILURE)
+        if refused is not None and refused.status == TRUE and each.status.replicas < each.spec.replicas:
+            blocker = creation_blocker(refused.reason, refused.message)
+            return [condition(REPAIR_COMPLETE, status=False, reason=blocker, message=f"{each.name}: {refused.message}")]
+    if not have_counted(sets) or sum(each.status.replicas for each in sets) < view.spec.replicas:
+        return []
+    return [condition(REPAIR_COMPLETE, status=True, reason="Repaired")]
 
 
 def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[str, Any]]:
@@ -190,3 +211,14 @@ def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[
     if find_condition(view.status.conditions, ROLLBACK_OBSERVED) is None:
         return []
     return [condition(ROLLBACK_OBSERVED, status=False, reason="RevisionIsNew")]
+
+
+def availability_floor(view: DeploymentView, kept: str) -> list[dict[str, Any]]:
+    """`AvailabilityFloor`: true while a rollback keeps the last available replica, which its strategy would remove."""
+    if kept:
+        message = f"the last available replica of {kept} stays until one of the rollback is available"
+        message += f'; the annotation {AVAILABILITY_FLOOR}: "off" removes it at once'
+        return [condition(FLOOR_HOLDS, status=True, reason="LastAvailableReplica", message=message)]
+    if find_condition(view.status.conditions, FLOOR_HOLDS) is None:
+        return []
+    return [condition(FLOOR_HOLDS, status=False, reason="NothingHeldBack")]

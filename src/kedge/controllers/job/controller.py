@@ -6,7 +6,7 @@ is committed before their finalizers are removed. A finished Job is deleted afte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from kedge.controllers.job.plan import (
     deadline_of,
     format_indexes,
     is_over,
+    named_index,
     outcome_of,
     over_since,
     plan_job,
@@ -31,13 +32,14 @@ from kedge.controllers.job.status import end_conditions, suspension
 from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_at
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
 from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
+from kedge.controllers.shared.ghosts import find_ghosts
 from kedge.controllers.shared.holds import held_until, split_held
 from kedge.controllers.shared.kinds import ENDPOINT_SLICE, JOB, POD, RESOURCE_QUOTA
-from kedge.controllers.shared.pods import is_ready
+from kedge.controllers.shared.pods import is_ready, requires_at_most_one
 from kedge.controllers.shared.progress import progress_of
 from kedge.controllers.shared.quota_room import wake_blocked
-from kedge.controllers.shared.replicas import lost_status, template_priority
-from kedge.controllers.shared.slots import free_slots, slot_name
+from kedge.controllers.shared.replicas import PRIORITY_CLASSES, lost_status, template_priority
+from kedge.controllers.shared.slots import free_slots, slot_name, slot_of
 from kedge.controllers.shared.templates import template_of
 from kedge.env import Env
 from kedge.errors import OperatingError
@@ -70,9 +72,13 @@ class JobReconciler:
         pods = ctx.owned(POD, job)
         views = [pod.as_view(PodView) for pod in pods]
         plan = self._plan(ctx, view, views, now, held=held is not None)
+        ghosts: tuple[str, ...] = ()
+        if plan.create and requires_at_most_one(view.spec.template):
+            ghosts = await self._find_ghosts(ctx, view, views)
+            plan = self._plan(ctx, view, views, now, held=False, ghosts=ghosts)
         refusal = None
         try:
-            await self._carry_out(ctx, actions, job, plan, {pod.uid: pod for pod in pods}, now)
+            await self._carry_out(ctx, actions, job, plan, {pod.uid: pod for pod in pods}, now, ghosts)
         except REFUSALS as error:
             refusal = error
         before = view.status.uncounted_terminated_pods
@@ -85,18 +91,39 @@ class JobReconciler:
         # The status names them now, so the finalizers may go: after a crash here the status still has their uids.
         for pod in plan.unmark:
             found = next(each for each in pods if each.uid == pod.uid)
-            await actions.run("count", pod.name, ctx.patch(found, without_tracking(found)))
+            await actions.run_on("count", pod.name, ctx.patch(found, without_tracking(found)))
         if refusal is not None:
             raise refusal
-        pod_holds = [held_until(pod, NAME, now) for pod in views]
-        return requeue_at(now, next_hold_end(view, now), plan.requeue_at, *pod_holds, *held_off, at_once=plan.curtailed)
+        ends = [held_until(pod, NAME, now) for pod in views]
+        ends.append(now + timedelta(seconds=ctx.limits.ghost_look_s) if ghosts else None)
+        return requeue_at(now, next_hold_end(view, now), plan.requeue_at, *ends, *held_off, at_once=plan.curtailed)
 
-    def _plan(self, ctx: Context, view: JobView, pods: Sequence[PodView], now: datetime, *, held: bool) -> JobPlan:
+    async def _find_ghosts(self, ctx: Context, view: JobView, pods: Sequence[PodView]) -> tuple[str, ...]:
+        """The names of pods of this Job that are gone while their claims are not."""
+        indexed = view.spec.completion_mode == "Indexed"
+
+        def is_own(name: str) -> bool:
+            return (named_index(view.name, name) if indexed else slot_of(view.name, name)) is not None
+
+        return await find_ghosts(ctx, view.namespace, is_own, pods)
+
+    def _plan(
+        self,
+        ctx: Context,
+        view: JobView,
+        pods: Sequence[PodView],
+        now: datetime,
+        *,
+        held: bool,
+        ghosts: tuple[str, ...] = (),
+    ) -> JobPlan:
         limits = ctx.limits
         if held:
             counts = count_ended(view, pods, 0)
             return JobPlan(counts)
-        rules = JobRules(limits.pod_burst, limits.job_backoff_s, limits.job_backoff_s_max, limits.job_uncounted_max)
+        rules = JobRules(
+            limits.pod_burst, limits.job_backoff_s, limits.job_backoff_s_max, limits.job_uncounted_max, ghosts
+        )
         held_pods = frozenset(pod.uid for pod in pods if active_hold(pod, NAME, now) is not None)
         return plan_job(view, pods, rules, now, held=held_pods)
 
@@ -126,7 +153,7 @@ class JobReconciler:
         living = fresh.uid if fresh is not None and fresh.metadata.deletion_timestamp is None else None
         for pod in left:
             if not _is_of(pod, living):
-                await actions.run("untrack", pod.key.name, ctx.patch(pod, without_tracking(pod)))
+                await actions.run_on("untrack", pod.key.name, ctx.patch(pod, without_tracking(pod)))
         return ends
 
     async def _carry_out(
@@ -137,14 +164,15 @@ class JobReconciler:
         plan: JobPlan,
         pods: Mapping[str, Object],
         now: datetime,
+        ghosts: Collection[str] = (),
     ) -> None:
         for pod in plan.release:
             found = pods[pod.uid]
-            await actions.run("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
+            await actions.run_on("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
         for pod in plan.delete:
-            await actions.run("delete", pod.name, ctx.delete(pods[pod.uid]))
+            await actions.run_on("delete", pod.name, ctx.delete(pods[pod.uid]))
         template = template_of(job) if plan.create else {}
-        chosen: set[str] = set()
+        chosen = set(ghosts)
         for index in plan.create:
             prefix = job.key.name if index is None else f"{job.key.name}-{index}"
 
@@ -273,6 +301,7 @@ def job_controller(runtime: ControllerRuntime) -> Controller:
             watches=(
                 WatchSpec(kind=ENDPOINT_SLICE, keys_of=wake_listed(JOB)),
                 WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_blocked(JOB, condition=REPLICA_FAILURE)),
+                PRIORITY_CLASSES,
             ),
             priority_of=template_priority,
         ),

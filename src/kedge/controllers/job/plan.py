@@ -14,7 +14,9 @@ from kedge.api.conditions import TRUE, find_condition
 from kedge.api.views import JobView, PodView
 from kedge.api.wellknown import JOB_INDEX, JOB_TRACKING_FINALIZER
 from kedge.backoff import Backoff
+from kedge.controllers.job.failure_policy import fail_job_message, is_ignored
 from kedge.controllers.shared.pods import in_deletion_order, is_ahead, is_lost, restarts
+from kedge.controllers.shared.slots import slot_of
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_TARGET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
@@ -29,6 +31,8 @@ class JobRules:
     backoff_s: float = 10.0
     backoff_s_max: float = 600.0
     uncounted_max: int = 500
+    ghosts: tuple[str, ...] = ()
+    """The names of copies that may still run although their pods are gone; counted only for at-most-one Jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class JobPlan:
     release: tuple[PodView, ...] = ()
     """Lost with their node: their end is recorded."""
     unmark: tuple[PodView, ...] = ()
-    """Uncounted in this plan's counts: once those are committed, the finalizer may go."""
+    """Uncounted in this plan's counts, or ignored: once the counts are committed, the finalizer may go."""
     suspended: bool = False
     requeue_at: datetime | None = None
     curtailed: bool = False
@@ -99,7 +103,7 @@ def plan_job(
     counts = count_ended(job, pods, rules.uncounted_max)
     running = [pod for pod in pods if outcome_of(pod) is None]
     active = [pod for pod in running if not pod.terminating]
-    outcome = decided_outcome(job) or _decide(job, counts, running, now)
+    outcome = decided_outcome(job) or _failed_by_policy(job, pods) or _decide(job, counts, running, now)
     left = sum(JOB_TRACKING_FINALIZER in pod.metadata.finalizers for pod in pods if outcome_of(pod) is not None)
     over = outcome is not None and not running and left == 0 and not counts.uncounted
     lost = [pod for pod in running if is_lost(pod) and pod.uid not in held]
@@ -107,8 +111,8 @@ def plan_job(
 
     surplus = [pod for pod in active if pod.uid not in held and pod not in lost]
     given_up = in_deletion_order(surplus, now=now)[: max(0, len(active) - len(lost) - want)]
-    missing = max(0, want - len(running))
-    retry_at = next_start(pods, rules, now) if missing else None
+    missing = max(0, want - len(running) - len(rules.ghosts))
+    retry_at = next_start([pod for pod in pods if not is_ignored(job, pod)], rules, now) if missing else None
     if retry_at is not None and retry_at > now:
         missing = 0
     else:
@@ -116,7 +120,9 @@ def plan_job(
     unmark = [
         pod
         for pod in pods
-        if pod.uid in counts.uncounted and JOB_TRACKING_FINALIZER in pod.metadata.finalizers and pod.uid not in held
+        if JOB_TRACKING_FINALIZER in pod.metadata.finalizers
+        and pod.uid not in held
+        and (pod.uid in counts.uncounted or is_ignored(job, pod))
     ]
     waits = [retry_at, deadline_of(job) if outcome is None else None]
     burst = rules.burst
@@ -125,7 +131,7 @@ def plan_job(
         outcome,
         over=over,
         want=want,
-        create=_indexes(job, counts, running, min(missing, burst)),
+        create=_indexes(job, counts, running, rules.ghosts, min(missing, burst)),
         delete=tuple(given_up[:burst]),
         release=tuple(lost[:burst]),
         unmark=tuple(unmark[:burst]),
@@ -159,7 +165,8 @@ def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> Jo
     failed = status.failed + len(waiting.failed) - len(still_failed)
     known = {*waiting.succeeded, *waiting.failed}
     room = max(0, uncounted_max - len(still_succeeded) - len(still_failed))
-    fresh = [pod for pod in pods if pod.uid in marked and pod.uid not in known and outcome_of(pod) is not None][:room]
+    ended = (pod for pod in pods if outcome_of(pod) is not None and not is_ignored(job, pod))
+    fresh = [pod for pod in ended if pod.uid in marked and pod.uid not in known][:room]
     still_succeeded += [pod.uid for pod in fresh if outcome_of(pod)]
     still_failed += [pod.uid for pod in fresh if not outcome_of(pod)]
     if job.spec.completion_mode != "Indexed":
@@ -175,6 +182,14 @@ def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> Jo
 def index_of(pod: PodView) -> int | None:
     text = pod.metadata.annotations.get(JOB_INDEX, "")
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def named_index(job: str, pod: str) -> int | None:
+    """The index in the name of a pod of an Indexed Job; None for another name."""
+    text = pod.rpartition("-")[0].rpartition("-")[2]
+    if not (text.isascii() and text.isdigit()):
+        return None
+    return int(text) if slot_of(f"{job}-{int(text)}", pod) is not None else None
 
 
 def parse_indexes(text: str) -> list[int]:
@@ -224,6 +239,11 @@ def decided_outcome(job: JobView) -> JobOutcome | None:
     return None
 
 
+def _failed_by_policy(job: JobView, pods: Sequence[PodView]) -> JobOutcome | None:
+    message = fail_job_message(job, pods)
+    return JobOutcome(False, "PodFailurePolicy", message) if message else None  # noqa: FBT003
+
+
 def _decide(job: JobView, counts: JobCounts, running: Sequence[PodView], now: datetime) -> JobOutcome | None:
     spec = job.spec
     if spec.suspend:
@@ -263,10 +283,12 @@ def _want(job: JobView, counts: JobCounts, active: int) -> int:
     return max(0, min(spec.parallelism, spec.completions - counts.succeeded_in_all))
 
 
-def _indexes(job: JobView, counts: JobCounts, running: Sequence[PodView], count: int) -> tuple[int | None, ...]:
+def _indexes(
+    job: JobView, counts: JobCounts, running: Sequence[PodView], ghosts: Collection[str], count: int
+) -> tuple[int | None, ...]:
     if job.spec.completion_mode != "Indexed":
         return (None,) * count
-    busy = {index_of(pod) for pod in running} | counts.completed
+    busy = {index_of(pod) for pod in running} | counts.completed | {named_index(job.name, name) for name in ghosts}
     free = (index for index in range(job.spec.completions or 0) if index not in busy)
     return tuple(index for index, _ in zip(free, range(count), strict=False))
 

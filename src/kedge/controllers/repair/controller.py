@@ -25,6 +25,7 @@ from kedge.controllers.shared.pods import is_lost
 from kedge.env import Env
 from kedge.errors import Conflict, NotFound
 from kedge.keys import Key
+from kedge.placement.ledger import ClaimState
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet, Index
 
@@ -169,7 +170,7 @@ class LedgerRepair:
         if entry.state == "Reserved":
             if await ctx.fresh(Key(RESERVATION.key_kind, entry.namespace, uid)) is not None:
                 return
-        elif not _is_out(node_now):
+        elif entry.state != ClaimState.UNADMITTED and not _is_out(node_now):
             return  # only the out-of-service taint frees this, and it was removed
         self._repairs.labels("claim").inc()
         try:

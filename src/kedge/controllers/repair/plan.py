@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
+from kedge.placement.ledger import ClaimState
 
 
 def orphan_reason(
@@ -74,7 +75,7 @@ def plan_ledger(
         pod = pods.get(uid)
         if pod is not None and not pod.finished:
             continue
-        if entry.state == "Reserved" and uid not in held:
+        if (entry.state == "Reserved" and uid not in held) or entry.state == ClaimState.UNADMITTED:
             free.append(uid)  # never bound, so no agent has started it
         elif entry.state != "Reserved":
             (free if out_of_service else leaked).append(uid)
@@ -86,5 +87,7 @@ def has_lost_node(pod: PodView, node: NodeView | None, ledger: NodeAllocationVie
     if not pod.spec.node_name or pod.finished:
         return False
     if node is None:
-        return True
+        # A pod that was created with this name waits for its node, unless it is being deleted.
+        entry = ledger.status.entries.get(pod.uid) if ledger is not None else None
+        return pod.terminating or entry is None or entry.state != ClaimState.UNADMITTED
     return ledger is None or (ledger.spec.node_uid == node.uid and pod.uid not in ledger.status.entries)

@@ -16,7 +16,7 @@ from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.api.selectors import label_selector
-from kedge.api.views import EndpointSliceView, NodeAllocationView, PodView, ReplicaSetView
+from kedge.api.views import EndpointSliceView, PodView, ReplicaSetView
 from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REPLACES, SLOT
 from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas
 from kedge.controllers.replicaset.status import repair_condition, replica_counts
@@ -24,13 +24,14 @@ from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_a
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
 from kedge.controllers.shared.drain import drain_patch, resume_patch
 from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
+from kedge.controllers.shared.ghosts import find_ghosts
 from kedge.controllers.shared.holds import held_until, split_held
-from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, NODE_ALLOCATION, POD, REPLICA_SET, RESOURCE_QUOTA
+from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, POD, REPLICA_SET, RESOURCE_QUOTA
 from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_release, wake_claimants
 from kedge.controllers.shared.pods import is_active, requires_at_most_one
 from kedge.controllers.shared.progress import progress_of
 from kedge.controllers.shared.quota_room import wake_blocked
-from kedge.controllers.shared.replicas import lost_status, template_priority
+from kedge.controllers.shared.replicas import PRIORITY_CLASSES, lost_status, template_priority
 from kedge.controllers.shared.slots import free_slots, slot_name, slot_of
 from kedge.controllers.shared.topology import parse_topology, pin_to_topology
 from kedge.env import Env
@@ -72,13 +73,16 @@ class ReplicaSetReconciler:
             ghosts = await self._find_ghosts(ctx, owner, views)
             rules = replace(rules, ghosts=len(ghosts))
             plan = self._plan(ctx, owner, rules, views, listed, now)
-        actions, refusal = ActionRecorder(ctx, self._metrics, NAME), None
+        actions, refusal, created = ActionRecorder(ctx, self._metrics, NAME), None, 0
+        if plan.release:
+            # Recorded before it is carried out: a release that is requested and one that is committed are two states.
+            owner = await ctx.write_status(owner, self._status(view, views, listed, actions, None, now, 0))
         try:
             await self._carry_out(ctx, actions, plan, {pod.uid: pod for pod in pods}, now)
-            await self._create(ctx, actions, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
+            created = await self._create(ctx, actions, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
         except REFUSALS as error:
             refusal = error
-        await ctx.write_status(owner, self._status(view, views, listed, actions, refusal, now))
+        await ctx.write_status(owner, self._status(view, views, listed, actions, refusal, now, created))
         if refusal is not None:
             raise refusal
         ghosts_at = now + timedelta(seconds=ctx.limits.ghost_look_s) if rules.ghosts else None
@@ -131,20 +135,9 @@ class ReplicaSetReconciler:
         return [pod.as_view(PodView) for each in sets for pod in ctx.owned(POD, each)]
 
     async def _find_ghosts(self, ctx: Context, owner: Object, views: Iterable[PodView]) -> tuple[str, ...]:
-        """The names of pods of this owner that are gone while their claims are not: deleted by force, and maybe still
-        running.
-
-        Read from the API server, because a second running copy cannot be undone.
-        """
-        known = {pod.uid for pod in views}
-        ghosts = tuple(
-            entry.name
-            for ledger in await ctx.fresh_list(NODE_ALLOCATION)
-            for uid, entry in ledger.as_view(NodeAllocationView).status.entries.items()
-            if entry.state == "Bound"
-            and entry.namespace == owner.key.namespace
-            and slot_of(owner.key.name, entry.name) is not None
-            and uid not in known
+        """The names of pods of this owner that are gone while their claims are not."""
+        ghosts = await find_ghosts(
+            ctx, owner.key.namespace, lambda name: slot_of(owner.key.name, name) is not None, views
         )
         self._ghosts.inc(len(ghosts))
         return ghosts
@@ -178,22 +171,22 @@ class ReplicaSetReconciler:
     ) -> None:
         for pod in plan.release:
             found = pods[pod.uid]
-            await actions.run("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
+            await actions.run_on("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
         for pod in plan.resume:
-            await actions.run("keep", pod.name, ctx.patch(pods[pod.uid], resume_patch()))
+            await actions.run_on("keep", pod.name, ctx.patch(pods[pod.uid], resume_patch()))
         for pod in plan.drain:
-            await actions.run("drain", pod.name, ctx.patch(pods[pod.uid], drain_patch(now)))
+            await actions.run_on("drain", pod.name, ctx.patch(pods[pod.uid], drain_patch(now)))
         for pod in plan.delete:
-            await actions.run("delete", pod.name, ctx.delete(pods[pod.uid]))
+            await actions.run_on("delete", pod.name, ctx.delete(pods[pod.uid]))
         for pod in plan.sweep:
-            await actions.run("sweep", pod.name, ctx.delete(pods[pod.uid]))
+            await actions.run_on("sweep", pod.name, ctx.delete(pods[pod.uid]))
 
     async def _create(
         self, ctx: Context, actions: ActionRecorder, owner: Object, replaced: Sequence[str], names: Collection[str]
-    ) -> None:
-        """Create pods in the lowest free slots. `names` are taken: pods or claims have them."""
+    ) -> int:
+        """Create pods in the lowest free slots, and return how many. `names` are taken: pods or claims have them."""
         if not replaced:
-            return
+            return 0
         name, namespace = owner.key.name, owner.key.namespace
 
         def is_taken(each: str) -> bool:
@@ -209,6 +202,7 @@ class ReplicaSetReconciler:
         for slot, uid in zip(slots, replaced, strict=True):
             about = slot_name(name, slot) + (f" in place of {uid}" if uid else "")
             await actions.run("create", about, ctx.ensure(POD, replica(owner, template, slot, uid)))
+        return len(replaced)
 
     # -- status ------------------------------------------------------------------------------------
 
@@ -220,6 +214,7 @@ class ReplicaSetReconciler:
         actions: ActionRecorder,
         refusal: OperatingError | None,
         now: datetime,
+        created: int,
     ) -> dict[str, Any]:
         progress = progress_of(
             pods,
@@ -235,7 +230,7 @@ class ReplicaSetReconciler:
             "conditions": [
                 *failure_condition(view, refusal),
                 *stage_conditions(progress, desired=view.spec.replicas),
-                *repair_condition(view, pods, refusal.message if refusal is not None else ""),
+                *repair_condition(view, pods, refusal, created=created),
                 *hold_conditions(view, view.status.conditions, now),
             ],
         }
@@ -274,6 +269,7 @@ def replica_set_controller(runtime: ControllerRuntime) -> Controller:
                 WatchSpec(kind=ENDPOINT_SLICE, keys_of=wake_listed(REPLICA_SET)),
                 WatchSpec(kind=NODE),
                 WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_blocked(REPLICA_SET, condition=REPLICA_FAILURE)),
+                PRIORITY_CLASSES,
             ),
             priority_of=template_priority,
         ),

@@ -15,7 +15,7 @@ from kedge.api.conditions import FALSE, TRUE, UNKNOWN, find_condition
 from kedge.api.views import PodView
 from kedge.api.views.kedge_dev import RolloutGates
 from kedge.controllers.shared.pods import is_active
-from kedge.controllers.shared.progress import UNDER_WAY, pending_reason, stage_of
+from kedge.controllers.shared.progress import UNDER_WAY, ReplicaStage, pending_reason, stage_of
 
 Pending = Mapping[tuple[str, str], int]
 """Pending pods, counted by stage and reason."""
@@ -141,6 +141,9 @@ def _health(rules: RolloutGates, facts: GateFacts) -> GateStatus:
         return GateStatus(HEALTH, UNKNOWN, "NoData")
     if good * 100 < rules.ready_percent_min * whole:
         message = f"{good} of {whole} are known to be ready, and {rules.ready_percent_min} percent must be"
+        unknown = sum(count for (stage, _), count in facts.pending.items() if stage == ReplicaStage.UNKNOWN)
+        if unknown:
+            return GateStatus(HEALTH, FALSE, "ReplicasUnknown", f"{message}; {unknown} are on silent nodes")
         errors = sum(each is SampleOutcome.ERROR for each in facts.samples)
         return GateStatus(HEALTH, FALSE, "SamplesErrored" if errors else "NotReady", message)
     return GateStatus(HEALTH, TRUE, "Ready")
@@ -150,7 +153,10 @@ def _pending(rules: RolloutGates, facts: GateFacts) -> GateStatus:
     worse = [
         f"{count} {stage} ({reason}), {facts.baseline.get((stage, reason), 0)} before"
         for (stage, reason), count in sorted(facts.pending.items())
-        if reason not in UNDER_WAY and count > facts.baseline.get((stage, reason), 0) + rules.pending_increase_max
+        # A silent node is missing data, which is no regression: the health gate counts it.
+        if reason not in UNDER_WAY
+        and stage != ReplicaStage.UNKNOWN
+        and count > facts.baseline.get((stage, reason), 0) + rules.pending_increase_max
     ]
     if worse:
         return GateStatus(PENDING, FALSE, "PendingIncreased", "; ".join(worse))

@@ -38,6 +38,14 @@ class ActionRecorder:
             self.last = LastAction(f"{act} {about}", f"{type(error).__name__}: {error.message}", at)
             raise
 
+    async def run_on(self, act: str, about: str, write: Awaitable[Object]) -> Object | None:
+        """Await one write to an object that was read; None if it is gone. That is no failure: the cache is behind."""
+        try:
+            return await self.run(act, about, write)
+        except NotFound:
+            self.last = LastAction(f"{act} {about}", at=self.last.at)
+            return None
+
 
 def requeue_at(now: datetime, *moments: datetime | None, at_once: bool = False, reason: str = "") -> Action:
     """Reconcile again at the first of these moments, or when something changes."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kedge.api.conditions import condition, find_condition
+from kedge.api.conditions import TRUE, condition, find_condition
 from kedge.api.views import JobView, ReplicaSetView
 from kedge.errors import OperatingError
+from kedge.placement.reasons import refusal_reason
 
 REPLICA_FAILURE = "ReplicaFailure"
 
@@ -17,23 +18,41 @@ _WITHOUT_NODE = ("admitted", "queued", "scheduled")
 
 
 def stage_conditions(
-    progress: Mapping[str, Any], *, desired: int, stages: Mapping[str, int] | None = None
+    progress: Mapping[str, Any],
+    *,
+    desired: int,
+    stages: Mapping[str, int] | None = None,
+    counted: bool = True,
+    stages_counted: bool = True,
 ) -> list[dict[str, Any]]:
     """`Bound` and `SchedulingRetrying` of a workload that requests `desired` replicas.
 
     `stages` counts the replicas of the current template, if the progress counts others too. While fewer are counted
     than requested, the workload is not bound even if none waits: the missing replicas have no node.
+
+    Without `counted` the progress is that of an earlier generation: `SchedulingRetrying` then stays as it is, with the
+    generation that it observed. Without `stages_counted` the stages are those of an earlier generation: a workload
+    that was bound stays so, unless they are too few.
     """
-    refused = [each["reason"] for each in progress["pending"] if _is_refusal(each)]
-    retrying = condition(SCHEDULING_RETRYING, status=bool(refused), reason=refused[0] if refused else "NothingToRetry")
-    return [_bound(progress["stages"] if stages is None else stages, desired), retrying]
+    refused = next((each for each in progress["pending"] if _is_refusal(each)), None)
+    retrying = condition(SCHEDULING_RETRYING, status=False, reason="NothingToRetry")
+    why = ""
+    if refused is not None:
+        why = refused.get("message", "")
+        retrying = condition(
+            SCHEDULING_RETRYING, status=True, reason=refusal_reason(why) or refused["reason"], message=why
+        )
+    found = {**progress["stages"], "unknown": progress["unknown"]} if stages is None else stages
+    bound = _bound(found, desired, why)
+    kept = not stages_counted and bound["status"] == TRUE
+    return [*([] if kept else [bound]), *([retrying] if counted else [])]
 
 
-def _bound(stages: Mapping[str, int], desired: int) -> dict[str, Any]:
+def _bound(stages: Mapping[str, int], desired: int, why: str) -> dict[str, Any]:
     waiting = sum(stages.get(each, 0) for each in _WITHOUT_NODE)
     placed = sum(stages.values()) - waiting
     if waiting:
-        return condition(BOUND, status=False, reason="WaitingForNodes")
+        return condition(BOUND, status=False, reason="WaitingForNodes", message=why)
     if placed < desired:
         return condition(BOUND, status=False, reason="WaitingForReplicas")
     return condition(BOUND, status=True, reason="AllBound")

@@ -1,22 +1,23 @@
 """Progress as state: the stage of each replica of a workload, and why the others are not further.
 
 Stages: admitted, queued, scheduled, bound, starting, ready, serving; written as `status.progress` of Deployment,
-ReplicaSet and Job. Computed from pods and EndpointSlices alone, so it can be checked against them; it reads no clock.
+ReplicaSet and Job. A replica on a silent node is at no stage: it is counted as unknown. Computed from pods and
+EndpointSlices alone, so it can be checked against them; it reads no clock.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from kedge.api.conditions import FALSE, find_condition
+from kedge.api.conditions import FALSE, UNKNOWN, find_condition
 from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
-from kedge.api.views.workloads import WorkloadProgress
+from kedge.api.views.workloads import PendingReason, WorkloadProgress
 from kedge.controllers.shared.pods import is_active, is_ready
 
 
@@ -36,7 +37,12 @@ class ReplicaStage(StrEnum):
     READY = "ready"
     SERVING = "serving"
     """Ready, and listed in an EndpointSlice of its Service."""
+    UNKNOWN = "unknown"
+    """Its node is silent: it may run or not. Counted beside the stages."""
 
+
+STAGES = tuple(stage for stage in ReplicaStage if stage is not ReplicaStage.UNKNOWN)
+"""The stages that `status.progress.stages` counts, in order."""
 
 UNDER_WAY = frozenset(
     {
@@ -57,6 +63,8 @@ def stage_of(pod: PodView, listed: Collection[str]) -> ReplicaStage | None:
     """The stage of a replica; None for a pod that is leaving or has ended. `listed` are the uids that receive work."""
     if not is_active(pod):
         return None
+    if is_unknown(pod):
+        return ReplicaStage.UNKNOWN
     if is_ready(pod):
         return ReplicaStage.SERVING if pod.uid in listed else ReplicaStage.READY
     if pod.spec.node_name:
@@ -65,6 +73,20 @@ def stage_of(pod: PodView, listed: Collection[str]) -> ReplicaStage | None:
     if pod.status.nominated_node_name:
         return ReplicaStage.SCHEDULED
     return ReplicaStage.ADMITTED if pod.spec.scheduling_gates else ReplicaStage.QUEUED
+
+
+def is_unknown(pod: PodView) -> bool:
+    """Its node is silent, so nothing is known of it; the node lifecycle controller has written that."""
+    found = find_condition(pod.status.conditions, "Ready")
+    return found is not None and found.status == UNKNOWN and bool(pod.spec.node_name)
+
+
+def refusal_message(pod: PodView, stage: ReplicaStage) -> str:
+    """The scheduler's message about a replica that it could not place; empty for any other."""
+    if stage not in (ReplicaStage.QUEUED, ReplicaStage.SCHEDULED):
+        return ""
+    found = find_condition(pod.status.conditions, "PodScheduled")
+    return found.message if found is not None and found.status == FALSE else ""
 
 
 def pending_reason(pod: PodView, stage: ReplicaStage) -> str:
@@ -82,6 +104,9 @@ def pending_reason(pod: PodView, stage: ReplicaStage) -> str:
             statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
             waiting = [each.state.waiting.reason for each in statuses if each.state.waiting is not None]
             return next(filter(None, waiting), "ContainersNotReady")
+        case ReplicaStage.UNKNOWN:
+            found = find_condition(pod.status.conditions, "Ready")
+            return (found.reason if found is not None else "") or "NodeUnknown"
         case ReplicaStage.READY | ReplicaStage.SERVING:
             return ""
 
@@ -110,7 +135,7 @@ def progress_of(
 ) -> dict[str, Any]:
     """`status.progress` of a workload with these replicas. Without a `last_action`, the previous one stays."""
     stages: Counter[ReplicaStage] = Counter()
-    reasons: Counter[tuple[ReplicaStage, str]] = Counter()
+    reasons: dict[tuple[str, str], PendingReason] = {}
     leaving = 0
     for pod in pods:
         stage = stage_of(pod, listed)
@@ -120,13 +145,13 @@ def progress_of(
         stages[stage] += 1
         reason = pending_reason(pod, stage)
         if reason:
-            reasons[stage, reason] += 1
-    pending = sorted(reasons.items(), key=lambda item: (_ORDER[item[0][0]], item[0][1]))
+            _count(reasons, PendingReason(str(stage), reason, 1, refusal_message(pod, stage)))
     return _written(
         desired,
-        {str(stage): stages[stage] for stage in ReplicaStage},
+        {str(stage): stages[stage] for stage in STAGES},
+        stages[ReplicaStage.UNKNOWN],
         leaving,
-        [{"stage": str(stage), "reason": reason, "count": count} for (stage, reason), count in pending],
+        reasons,
         generation,
         before,
         last_action,
@@ -144,16 +169,16 @@ def sum_of_progress(
     deadline: datetime | None = None,
 ) -> dict[str, Any]:
     """`status.progress` of a workload whose parts count its replicas, as ReplicaSets do for a Deployment."""
-    reasons: Counter[tuple[str, str]] = Counter()
+    reasons: dict[tuple[str, str], PendingReason] = {}
     for part in parts:
         for each in part.pending:
-            reasons[each.stage, each.reason] += each.count
-    pending = sorted(reasons.items(), key=lambda item: (_ORDER.get(item[0][0], len(_ORDER)), item[0][1]))
+            _count(reasons, each)
     return _written(
         desired,
-        {stage: sum(getattr(part.stages, stage) for part in parts) for stage in _ORDER},
+        {str(stage): sum(getattr(part.stages, stage) for part in parts) for stage in STAGES},
+        sum(part.unknown for part in parts),
         sum(part.leaving for part in parts),
-        [{"stage": stage, "reason": reason, "count": count} for (stage, reason), count in pending],
+        reasons,
         generation,
         before,
         last_action,
@@ -161,11 +186,20 @@ def sum_of_progress(
     )
 
 
+def _count(reasons: dict[tuple[str, str], PendingReason], each: PendingReason) -> None:
+    """Add to the counts by stage and reason. Of several messages the first is kept."""
+    known = reasons.get((each.stage, each.reason))
+    if known is not None:
+        each = PendingReason(each.stage, each.reason, known.count + each.count, known.message or each.message)
+    reasons[each.stage, each.reason] = each
+
+
 def _written(
     desired: int,
     stages: dict[str, int],
+    unknown: int,
     leaving: int,
-    pending: list[dict[str, Any]],
+    reasons: Mapping[tuple[str, str], PendingReason],
     generation: int,
     before: WorkloadProgress,
     last_action: LastAction,
@@ -178,11 +212,21 @@ def _written(
     return {
         "desired": desired,
         "stages": stages,
+        "unknown": unknown,
         "leaving": leaving,
-        "pending": pending,
+        "pending": [_pending_json(each) for each in sorted(reasons.values(), key=_pending_order)],
         "lastAction": action or None,
         "lastActionTime": None if at is None else format_time(at),
         "lastError": error or None,
         "observedGeneration": generation,
         "deadline": None if deadline is None else format_time(deadline),
     }
+
+
+def _pending_json(each: PendingReason) -> dict[str, Any]:
+    found = {"stage": each.stage, "reason": each.reason, "count": each.count}
+    return {**found, "message": each.message} if each.message else found
+
+
+def _pending_order(each: PendingReason) -> tuple[int, str]:
+    return _ORDER.get(each.stage, len(_ORDER)), each.reason

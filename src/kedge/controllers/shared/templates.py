@@ -15,6 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.owners import owner_reference
 from kedge.api.views import DeploymentView
 from kedge.api.wellknown import (
+    AVAILABILITY_FLOOR,
     DEPLOYMENT_REVISION,
     DEPLOYMENT_REVISION_HISTORY,
     DESIRED_REPLICAS,
@@ -42,6 +43,7 @@ _NOT_COPIED = frozenset(
         PODS_IN,
         GIVE_UP_IN,
         LAST_APPLIED,
+        AVAILABILITY_FLOOR,
     }
 )
 """Annotations of the Deployment alone. `kubectl rollout undo` copies all others of an old ReplicaSet back to it."""
@@ -93,6 +95,14 @@ def _without_hash(template: Mapping[str, Any]) -> dict[str, Any]:
 def revision_of(each: Object) -> int:
     text = each.metadata.annotations.get(DEPLOYMENT_REVISION, "0")
     return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def is_rollback(current: Object | None, old: Sequence[Object]) -> bool:
+    """Whether the current template was rolled out before: its ReplicaSet had an earlier revision, or still has it."""
+    if current is None:
+        return False
+    earlier = current.metadata.annotations.get(DEPLOYMENT_REVISION_HISTORY, "")
+    return bool(earlier) or revision_of(current) < max(map(revision_of, old), default=0)
 
 
 def number_of(each: Object, annotation: str) -> int | None:

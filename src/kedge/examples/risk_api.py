@@ -1,32 +1,42 @@
-"""A small HTTP service: answers `/healthz`, and scores every other path. The demo runs three of it and kills one."""
+"""A small HTTP service: answers `/healthz`, and scores every other path. The demo runs three of it and kills one.
+
+If there is a Service `features` when it starts (`features.yaml`), a score comes with the features of the path: it calls
+the Service by its name, or by its address where names of Services cannot be mounted.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
+from typing import Any
+from urllib.request import urlopen
+
+from kedge.examples.json_server import serve
 
 PORT = 8080
 
 
-class RiskHandler(BaseHTTPRequestHandler):
-    """Scores a path between 0 and 99, always the same."""
+def features_of(path: str) -> Any:
+    """The features of a path, from the Service; None if it does not answer."""
+    for host in ("features", os.environ["FEATURES_SERVICE_HOST"]):
+        url = f"http://{host}:{os.environ['FEATURES_SERVICE_PORT']}{path}"
+        with suppress(OSError, ValueError), urlopen(url, timeout=5) as reply:
+            return {**json.load(reply), "host": host}
+    return None
 
-    def do_GET(self) -> None:
-        score = zlib.crc32(self.path.encode()) % 100
-        scored = {"path": self.path, "risk": score, "pod": os.environ.get("POD_NAME", "")}
-        body = {"ok": True} if self.path == "/healthz" else scored
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Probes come every second; a line for each would be noise."""
+def risk(path: str) -> dict[str, Any]:
+    """A score of a path between 0 and 99, always the same."""
+    if path == "/healthz":
+        return {"ok": True}
+    scored: dict[str, Any] = {"path": path, "risk": zlib.crc32(path.encode()) % 100}
+    scored["pod"] = os.environ.get("POD_NAME", "")
+    if "FEATURES_SERVICE_PORT" in os.environ:
+        scored["features"] = features_of(path)
+    return scored
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer((os.environ.get("POD_IP", "127.0.0.1"), PORT), RiskHandler).serve_forever()
+    serve(PORT, risk)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from kedge.agent.process.channel import start_keeper
 from kedge.agent.process.driver import record_id
 from kedge.agent.process.keeper import ProcessKeeper
 from kedge.api.views import Probe
-from kedge.errors import OperatingError, Unavailable
+from kedge.errors import OperatingError, OutcomeUnknown, Unavailable
+from kedge.limits import Limits
 
 
 @contextmanager
@@ -158,18 +160,16 @@ async def test_a_folder_deeper_than_the_path_of_a_socket_may_be(tmp_path: Path) 
 
 
 @on_loop
-async def test_a_paused_keeper_does_not_block_the_agent_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_paused_keeper_does_not_block_the_agent_for_ever(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sleep", "600")
         keeper = keeper_pid(tmp_path)
         os.kill(keeper, signal.SIGSTOP)
-        monkeypatch.setattr("kedge.agent.process.channel.REPLY_S", 0.2)
-        with pytest.raises(Exception, match="did not reply"):
-            await driver.processes()
+        impatient = ProcessDriver(tmp_path, environment=os.environ, limits=replace(Limits(), agent_keeper_reply_s=0.2))
+        with pytest.raises(OutcomeUnknown, match=r"did not reply in 0\.2 s"):
+            await impatient.processes()
+        await impatient.close()
         os.kill(keeper, signal.SIGCONT)
-        monkeypatch.undo()
         assert (await only(driver)).running
 
 
@@ -190,8 +190,7 @@ async def test_a_command_that_no_kernel_accepts_ends_with_a_reason(tmp_path: Pat
 async def test_a_probe_without_a_command_fails_and_harms_nothing(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sleep", "600")
-        with pytest.raises(Unavailable):
-            await driver.probe(POD, exec_probe())
+        assert not await driver.probe(POD, exec_probe())
         assert (await only(driver)).running
 
 
@@ -209,7 +208,7 @@ async def test_a_probe_that_prints_without_end_is_killed_with_its_children(tmp_p
 @on_loop
 async def test_a_child_that_cleared_its_environment_and_session_ends_with_its_process(tmp_path: Path) -> None:
     """It has no marker, is in no known session, and its parent is gone: only the keeper as its subreaper is left."""
-    program = "(env -i PATH=$PATH setsid sh -c 'echo $$ > child; exec sleep 600' &); sleep 600"
+    program = "(env -i PATH=$PATH setsid sh -c 'echo $$$$ > child; exec sleep 600' &); sleep 600"
     async with driver_in(tmp_path) as driver:
         await start(driver, "sh", "-c", program)
         await eventually(lambda: child_pid(tmp_path) is not None)
@@ -223,7 +222,7 @@ async def test_a_child_that_cleared_its_environment_and_session_ends_with_its_pr
 @on_loop
 async def test_the_end_of_one_process_leaves_the_children_of_another_alone(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
-        await start(driver, "sh", "-c", "(setsid sh -c 'echo $$ > child; exec sleep 600' &); sleep 600")
+        await start(driver, "sh", "-c", "(setsid sh -c 'echo $$$$ > child; exec sleep 600' &); sleep 600")
         await eventually(lambda: child_pid(tmp_path) is not None)
         pid = child_pid(tmp_path)
         assert pid is not None
@@ -283,7 +282,7 @@ def test_a_program_runs_only_after_its_record(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(3):
         with pytest.raises(OSError, match="No space"):
-            proc_table.spawn(["touch", "ran"], dict(os.environ), str(tmp_path), os.devnull, full)
+            proc_table.spawn(["touch", "ran"], dict(os.environ), str(tmp_path), proc_table.SILENT, full)
     assert not (tmp_path / "ran").exists()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
@@ -291,7 +290,7 @@ def test_a_program_runs_only_after_its_record(tmp_path: Path) -> None:
 def test_a_keeper_killed_between_fork_and_record_leaves_no_process(tmp_path: Path) -> None:
     program = (
         "import os,signal,sys\nfrom kedge.agent.process import proc_table\n"
-        "proc_table.spawn(['touch', 'ran'], dict(os.environ), sys.argv[1], os.devnull,"
+        "proc_table.spawn(['touch', 'ran'], dict(os.environ), sys.argv[1], proc_table.SILENT,"
         " lambda pid: (print(pid, flush=True), os.kill(os.getpid(), signal.SIGKILL)))"
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False)
@@ -307,7 +306,7 @@ def test_a_record_and_its_name_are_on_disk_before_they_are_relied_on(
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
     keeper = ProcessKeeper(tmp_path)
     keeper.recover()
-    keeper._write({"id": "a"})
+    keeper._files.write({"id": "a"})
     folder = tmp_path / "processes"
     assert synced == [str(folder / "a.partial"), str(folder)]
 
@@ -367,7 +366,7 @@ async def test_a_log_on_a_full_disk_does_not_end_the_keeper(tmp_path: Path) -> N
 @on_loop
 async def test_orphans_of_a_process_that_ended_while_no_keeper_ran_are_killed(tmp_path: Path) -> None:
     """They have no marker, no leader and no parent left: the log that they write to is the evidence."""
-    program = "(env -i PATH=$PATH setsid sh -c 'echo $$ > child; exec sleep 600' &); sleep 600"
+    program = "(env -i PATH=$PATH setsid sh -c 'echo $$$$ > child; exec sleep 600' &); sleep 600"
     async with driver_in(tmp_path) as driver:
         await start(driver, "sh", "-c", program)
         await eventually(lambda: child_pid(tmp_path) is not None)

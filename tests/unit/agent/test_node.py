@@ -15,6 +15,7 @@ from kedge.agent.core.driver import Consumption, Identity
 from kedge.api.conditions import find_condition, is_true
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, Request
+from kedge.api.usage import parse_usage
 from kedge.api.wellknown import NODE_LEASE_NAMESPACE, USAGE
 from kedge.errors import Unavailable
 from kedge.keys import Key
@@ -180,6 +181,20 @@ async def test_the_usage_report_is_set_on_the_lease_and_removed_when_it_is_outda
     harness.start(harness.node.run())
     await until(lambda: USAGE in lease(harness).metadata.annotations if "contact" in harness.calls else False)
     harness.driver.usage = {}
+    await until(lambda: USAGE not in lease(harness).metadata.annotations)
+
+
+@with_agent()
+async def test_a_node_without_processes_reports_that_it_uses_nothing(harness: AgentHarness) -> None:
+    await harness.node.register()
+    ended = Identity("u1", "main", 0, 0, harness.node.uid)
+    harness.driver.run(ended)
+    harness.driver.end(ended)
+    harness.start(harness.node.run())
+    await until(lambda: USAGE in lease(harness).metadata.annotations if "contact" in harness.calls else False)
+    report = parse_usage(lease(harness).metadata.annotations[USAGE])
+    assert (dict(report.pods), report.window_seconds > 0) == ({}, True)
+    harness.driver.run(Identity("u2", "main", 0, 0, harness.node.uid))  # it cannot be measured: its usage is not zero
     await until(lambda: USAGE not in lease(harness).metadata.annotations)
 
 

@@ -178,3 +178,38 @@ def test_no_attempt_is_started_twice(found: list[ContainerProcess], policy: str,
         assert attempt == newest + 1
     if made.ending is not Ending.NO:
         assert not any(each.running for each in found)
+
+
+SIDECARS = [{"name": name, "image": "i", "restartPolicy": "Always"} for name in ("log", "proxy")]
+
+
+def test_sidecars_of_a_deleted_pod_stop_after_the_others_the_last_one_first() -> None:
+    metadata = {"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
+    view = pod_view(initContainers=SIDECARS, metadata=metadata)
+
+    def stopped(*running: str, leaving_s: float = 0.0) -> list[tuple[str, float]]:
+        processes = [process_of(name, running=name in running) for name in ("log", "proxy", "main")]
+        return [(s.process.identity.container, s.grace_s) for s in plan(view, *processes, leaving_s=leaving_s).stop]
+
+    assert stopped("log", "proxy", "main") == [("main", 30.0)]
+    assert stopped("log", "proxy", leaving_s=10) == [("proxy", 20.0)]
+    assert stopped("log", leaving_s=12) == [("log", 18.0)]
+    assert stopped("log", "proxy", "main", leaving_s=30) == [("log", 0.0), ("proxy", 0.0), ("main", 0.0)]
+
+
+def test_a_probe_may_have_a_grace_of_its_own() -> None:
+    probe = {"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 3}
+    view = pod_view(containers=[{"name": "main", "image": "i", "livenessProbe": probe}])
+    (stop,) = plan(view, process_of(), health={"main": Health(alive=False)}).stop
+    assert stop.grace_s == 3.0
+
+
+def test_a_container_in_backoff_that_the_driver_no_longer_lists_gets_the_next_attempt() -> None:
+    """Its attempt has run: the same identity must not run twice, even after the machine was restarted."""
+    ended = {"exitCode": 1, "reason": "Error"}
+    reported = {
+        "name": "main", "restartCount": 4,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
+    }  # fmt: skip
+    view = pod_view(status={"containerStatuses": [reported]})
+    assert started(plan(view)) == [("main", 5)]

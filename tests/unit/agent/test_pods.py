@@ -10,9 +10,9 @@ from typing import Any
 from tests.kit.agent import LEDGER, ONE_ATTEMPT, AgentHarness, claims, with_agent
 from tests.kit.controllers import until
 from tests.kit.safeguards import replaced
-from tests.objects import node, pod, pod_key
+from tests.objects import CONFIG_MAP, config_map, node, pod, pod_key
 
-from kedge.agent.core.driver import Identity, PullFailed
+from kedge.agent.core.driver import ContainerSetup, FileVolume, Identity, PullFailed
 from kedge.agent.core.pods import PodWorker
 from kedge.api.requests import DeleteOptions, Request
 from kedge.api.wellknown import AT_MOST_ONE
@@ -377,3 +377,35 @@ def worker_of(harness: AgentHarness) -> PodWorker:
 def ready(harness: AgentHarness) -> str:
     found: str = next(each.status for each in harness.status().conditions if each.type == "Ready")
     return found
+
+
+# -- files of running containers -------------------------------------------------------------------
+
+
+def with_files(name: str) -> dict[str, Any]:
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    container = {"name": "main", "image": "x", "command": ["run"], "volumeMounts": mounts}
+    return {"containers": [container], "volumes": [{"name": "v", "configMap": {"name": name}}]}
+
+
+def files(setup: ContainerSetup) -> dict[str, bytes]:
+    (mount,) = setup.mounts
+    assert isinstance(mount.volume, FileVolume)
+    return {each.path: each.data for each in mount.volume.files}
+
+
+@with_agent(limits=replace(ONE_ATTEMPT, agent_refresh_s=5.0))
+async def test_a_changed_config_map_reaches_a_running_container_without_a_restart(harness: AgentHarness) -> None:
+    await harness.cluster.authority.create(CONFIG_MAP, config_map("settings", color="blue"), namespace="default")
+    await harness.in_contact()
+    harness.worker(await harness.bound_pod(**with_files("settings")))
+    await until(lambda: harness.driver.started)
+    assert [files(each) for each in harness.driver.setups.values()] == [{"color": b"blue"}]
+    key = Key("ConfigMap", "default", "settings")
+    await harness.cluster.authority.patch(key, {"data": {"color": "red"}})
+    await until(lambda: harness.driver.updated and files(harness.driver.updated[-1]) == {"color": b"red"})
+    count = len(harness.driver.updated)
+    await harness.cluster.authority.delete(key, DeleteOptions())
+    await asyncio.sleep(20)
+    assert len(harness.driver.updated) <= count + 1, "without the object the files stay as they are"
+    assert len(started(harness)) == 1

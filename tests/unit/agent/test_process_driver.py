@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from tests.kit.agent import pod_view
 from tests.kit.loops import eventually, on_loop
-from tests.kit.process_nodes import POD, alive, child_pid, driver_in, ended, keeper_pid, log_of, only, pod_of, start
+from tests.kit.process_nodes import (
+    POD,
+    alive,
+    child_pid,
+    driver_in,
+    ended,
+    keeper_pid,
+    log_of,
+    only,
+    pod_of,
+    start,
+    start_pod,
+)
+from tests.kit.safeguards import replaced
 
-from kedge.agent.core.driver import CannotStart
+from kedge.agent.core.driver import CannotStart, Identity
 from kedge.agent.process import ProcessDriver
+from kedge.agent.process import driver as process_driver
 from kedge.agent.process.driver import loopback_subnet, record_id
-from kedge.api.views import Probe
+from kedge.api.views import LifecycleHook, PodView, Probe
 
 
 def test_nodes_of_two_clusters_on_one_machine_have_addresses_of_their_own() -> None:
@@ -139,7 +156,7 @@ async def test_a_container_without_a_command_cannot_start(tmp_path: Path) -> Non
     async with driver_in(tmp_path) as driver:
         pod, container = pod_of()
         with pytest.raises(CannotStart, match="main") as raised:
-            await driver.start(POD, pod, container, keep_s=None)
+            await start_pod(driver, pod, container)
         assert raised.value.waiting == "CreateContainerConfigError"
 
 
@@ -162,6 +179,28 @@ async def test_probes_run_by_command_by_http_and_by_tcp(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_hooks_call_by_http_and_by_tcp_and_report_what_was_not_answered(tmp_path: Path) -> None:
+    def hook(**action: Any) -> LifecycleHook:
+        return msgspec.convert(action, LifecycleHook)
+
+    async with driver_in(tmp_path) as driver:
+        await start(driver, sys.executable, "-m", "http.server", "18080", "--bind", "$(POD_IP)")
+        tcp = hook(tcpSocket={"port": "http"})
+        await eventually(lambda: _succeeds(driver, tcp))
+        header = {"name": "X-Reason", "value": "drain"}
+        stop = hook(httpGet={"path": "/?stop", "port": 18080, "httpHeaders": [header]})
+        assert await driver.run_hook(POD, stop, within_s=10) == ""
+        await eventually(lambda: '"GET /?stop HTTP/1.1" 200' in log_of(tmp_path))
+        missing = hook(httpGet={"path": "/missing", "port": "http"})
+        assert await driver.run_hook(POD, missing, within_s=10) == "it was not answered"
+        assert await driver.run_hook(POD, hook(tcpSocket={"port": 18081}), within_s=10) == "it was not answered"
+
+
+async def _succeeds(driver: ProcessDriver, hook: LifecycleHook) -> bool:
+    return await driver.run_hook(POD, hook, within_s=10) == ""
+
+
+@on_loop
 async def test_consumption_counts_children_too(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sh", "-c", "while :; do :; done & wait")
@@ -171,3 +210,62 @@ async def test_consumption_counts_children_too(tmp_path: Path) -> None:
             return POD in found and found[POD].cpu_s > 0.05 and (found[POD].memory_bytes or 0) > 0
 
         await eventually(used)
+
+
+@on_loop
+async def test_pods_that_are_prepared_together_get_different_addresses(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        first, _ = pod_of("true")
+        second = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, uid="another"))
+        assert await driver.prepare(first) != await driver.prepare(second)
+
+
+def port_pod(uid: str, *, address: str = "", port: int = 18443) -> tuple[PodView, Identity]:
+    body = pod_view(
+        metadata={"uid": uid, "name": f"pod-{uid[:1]}"},
+        containers=[
+            {
+                "name": "main",
+                "image": "x",
+                "command": ["sleep", "600"],
+                "ports": [{"containerPort": 80, "hostPort": port, "hostIP": address}],
+            }
+        ],
+    )
+    return body, POD._replace(pod_uid=uid)
+
+
+@on_loop
+async def test_two_pods_with_one_host_port_are_never_both_started(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        for pod, identity in (port_pod("a" * 8), port_pod("b" * 8, port=18444), port_pod("a" * 8)):
+            await start_pod(driver, pod, pod.spec.containers[0], identity=identity)
+        for pod, identity in (port_pod("c" * 8), port_pod("c" * 8, address="127.0.0.1")):
+            with pytest.raises(CannotStart, match="hostPort 18443/TCP of this node is held by a process of") as refused:
+                await start_pod(driver, pod, pod.spec.containers[0], identity=identity)
+            assert refused.value.waiting == "HostPortConflict"
+        assert len(await driver.processes()) == 2
+        first = POD._replace(pod_uid="a" * 8)
+        await driver.stop(first, grace_s=0)
+        await eventually(lambda: has_ended(driver, first))
+        pod, identity = port_pod("c" * 8)
+        await start_pod(driver, pod, pod.spec.containers[0], identity=identity)
+        assert [each.running for each in await driver.processes() if each.identity == identity] == [True]
+
+
+async def has_ended(driver: ProcessDriver, identity: Identity) -> bool:
+    return any(each.identity == identity and not each.running for each in await driver.processes())
+
+
+@on_loop
+async def test_the_keeper_refuses_a_held_host_port_when_two_starts_race(tmp_path: Path) -> None:
+    """1. Two agents' requests both find the port free. 2. Both reach the keeper, which decides alone."""
+    async with driver_in(tmp_path) as driver:
+        pods = [port_pod(letter * 8) for letter in "abcd"]
+        with replaced(process_driver, "port_conflict", lambda *_: ""):
+            starts = (start_pod(driver, pod, pod.spec.containers[0], identity=identity) for pod, identity in pods)
+            results = await asyncio.gather(*starts, return_exceptions=True)
+        refused = [each for each in results if each is not None]
+        assert len(refused) == 3
+        assert all("hostPort 18443/TCP" in str(each) for each in refused)
+        assert len([each for each in await driver.processes() if each.running]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_a_pod_that_has_ended_has_the_phase_of_its_exit_codes(exit_code: int, ph
     assert found["phase"] == phase
     assert main(found)["state"]["terminated"]["reason"] == ("Completed" if exit_code == 0 else "Error")
     assert next(each["reason"] for each in found["conditions"] if each["type"] == "Ready") == (
-        "PodCompleted" if exit_code == 0 else "ContainersNotReady"
+        "PodCompleted" if exit_code == 0 else "PodFailed"
     )
 
 
@@ -131,3 +132,24 @@ def test_a_failed_init_container_is_not_initialized() -> None:
 def test_the_start_time_is_written_once() -> None:
     view = pod_view(status={"startTime": "2029-12-31T00:00:00Z"})
     assert status(view, process_of())["startTime"] == "2029-12-31T00:00:00Z"
+
+
+def test_a_container_in_backoff_waits_and_shows_how_it_ended() -> None:
+    found = main(status(pod_view(), process_of(attempt=2, running=False, exit_code=3)))
+    assert found["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    assert found["state"]["waiting"]["message"].startswith("back-off 20s restarting failed container=main")
+    assert found["lastState"]["terminated"]["exitCode"] == 3
+    assert (found["restartCount"], found["ready"]) == (2, False)
+
+
+def test_a_termination_message_and_a_reason_of_the_driver_are_shown() -> None:
+    process = replace(process_of(running=False, exit_code=137), reason="OOMKilled", message="last words")
+    ended = main(status(pod_view(restartPolicy="Never"), process))["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (137, "OOMKilled", "last words")
+
+
+def test_conditions_name_the_containers_that_are_missing() -> None:
+    found = status(pod_view(initContainers=[{"name": "prepare", "image": "i"}]), process_of("prepare"))
+    messages = {each["type"]: (each["reason"], each["message"]) for each in found["conditions"]}
+    assert messages["Initialized"] == ("ContainersNotInitialized", "containers with incomplete status: [prepare]")
+    assert messages["Ready"] == ("ContainersNotReady", "containers with unready status: [main]")

@@ -1,7 +1,29 @@
 """The agent with its driver passed in: the same in production and in simulation."""
 
+from kedge.agent.core.account_tokens import ApiAccess
 from kedge.agent.core.agent import Agent
-from kedge.agent.core.driver import Consumption, ContainerProcess, Driver, Identity, PullFailed
+from kedge.agent.core.driver import (
+    Consumption,
+    ContainerProcess,
+    ContainerSetup,
+    Driver,
+    Identity,
+    KeptPod,
+    NodeCondition,
+    PullFailed,
+)
 from kedge.agent.core.node import Machine
 
-__all__ = ["Agent", "Consumption", "ContainerProcess", "Driver", "Identity", "Machine", "PullFailed"]
+__all__ = [
+    "Agent",
+    "ApiAccess",
+    "Consumption",
+    "ContainerProcess",
+    "ContainerSetup",
+    "Driver",
+    "Identity",
+    "KeptPod",
+    "Machine",
+    "NodeCondition",
+    "PullFailed",
+]

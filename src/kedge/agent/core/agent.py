@@ -9,24 +9,31 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from kedge.agent.core.account_tokens import ApiAccess
 from kedge.agent.core.driver import Driver
 from kedge.agent.core.node import Machine, NodeRegistration
-from kedge.agent.core.pods import PodWorker, WorkerContext
+from kedge.agent.core.pods import PodWorker
 from kedge.agent.core.usage import UsageMeter
-from kedge.api.views import NodeAllocationView
+from kedge.agent.core.worker_context import WorkerContext
+from kedge.api.objects import Object
+from kedge.api.views import NodeAllocationView, PodView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, POD_KIND
 from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
+from kedge.placement.resources import pod_requests
 from kedge.runtime.cache import Cache, CacheChange, CacheSet
 
 
 class Agent:
     """Runs the pods of one node. `run` it once; it works until it is cancelled, and its processes keep running."""
 
-    def __init__(self, client: Client, env: Env, driver: Driver, machine: Machine) -> None:
+    def __init__(
+        self, client: Client, env: Env, driver: Driver, machine: Machine, api: ApiAccess | None = None
+    ) -> None:
+        """`api`: how processes of pods reach the API. Without it they get no token unless they declare one."""
         self._client = client
         self._env = env
         self._driver = driver
@@ -41,7 +48,7 @@ class Agent:
             clear=self._clear,
             on_contact=self._on_contact,
         )
-        self._context = WorkerContext(client, env, driver, self.node)
+        self._context = WorkerContext(client, env, driver, self.node, api)
         self._workers: dict[str, PodWorker] = {}
         gauge = env.metrics.gauge("kedge_agent_pods", "Pods with a worker")
         gauge.set_function(lambda: len(self._workers))
@@ -68,6 +75,10 @@ class Agent:
 
     def _on_pod(self, change: CacheChange) -> None:
         before, now = change.old, change.new
+        if before is not None and _frees_room(before, now):
+            for worker in self._workers.values():
+                if worker.awaits_room:
+                    worker.wake()
         if before is not None and (now is None or now.uid != before.uid):
             self._worker(before.uid, before.key).update(None)
         if now is not None:
@@ -86,6 +97,8 @@ class Agent:
                 break
         for process in await self._driver.processes():
             self._worker(process.identity.pod_uid, Key(POD_KIND, process.namespace, process.pod)).wake()
+        for kept in await self._driver.kept_pods():
+            self._worker(kept.uid, Key(POD_KIND, kept.namespace, kept.name)).wake()
 
     def _worker(self, uid: str, key: Key) -> PodWorker:
         found = self._workers.get(uid)
@@ -95,6 +108,7 @@ class Agent:
 
     def _on_done(self, uid: str) -> None:
         self._workers.pop(uid, None)
+        self._context.tokens.forget(uid)
 
     # -- unseen pods -----------------------------------------------------------------------------
 
@@ -153,3 +167,14 @@ class Agent:
                 self._env.spawn(worker.keep(), name=f"keep {worker.key.name}")
             if worker.awaits_contact:
                 worker.wake()
+
+
+def _frees_room(before: Object, now: Object | None) -> bool:
+    """Whether a pod of this node is gone, has ended or counts with less than before."""
+    if now is None or now.uid != before.uid:
+        return True
+    old, new = before.as_view(PodView), now.as_view(PodView)
+    if new.finished != old.finished:
+        return True
+    less = pod_requests(new)
+    return any(amount > less.get(resource, 0) for resource, amount in pod_requests(old).items())

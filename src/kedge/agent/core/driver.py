@@ -7,11 +7,11 @@ restarted agent knows nothing else. An event is only a hint to list again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from kedge.api.views import Container, PodView, Probe
+from kedge.api.views import Container, LifecycleHook, PodView, Probe, ResourceRequirements
 from kedge.errors import OperatingError
 from kedge.keys import Revision
 
@@ -42,8 +42,66 @@ class ContainerProcess:
     exit_code: int = 0
     reason: str = ""
     """Why it ended, in one word, where the driver knows better than the exit code."""
+    message: str = ""
+    """The text that the process left for its status, or why it could not run."""
     since_s: float = 0.0
     """When it started or ended, on the node's monotonic clock, which agent and driver share."""
+    resources: ResourceRequirements | None = None
+    """The resources that are applied to it; None if an older driver started it, which did not record them."""
+    stopping: bool = False
+    """A stop was requested."""
+
+
+class VolumeFile(NamedTuple):
+    """One file of a volume."""
+
+    path: str
+    """Relative to the volume."""
+    data: bytes
+    mode: int
+
+
+class EmptyVolume(NamedTuple):
+    """A folder that lives as long as the pod."""
+
+    name: str
+    in_memory: bool = False
+    size_bytes: int | None = None
+    """Its largest size; enforced in memory alone."""
+
+
+class HostVolume(NamedTuple):
+    """A path of the machine."""
+
+    name: str
+    path: str
+    type: str = ""
+
+
+class FileVolume(NamedTuple):
+    """Files whose content is known: of ConfigMaps, Secrets and fields of the pod."""
+
+    name: str
+    files: tuple[VolumeFile, ...]
+
+
+PodVolume = EmptyVolume | HostVolume | FileVolume
+
+
+class ContainerMount(NamedTuple):
+    volume: PodVolume
+    path: str
+    sub_path: str = ""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSetup:
+    """A container with every reference resolved."""
+
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[ContainerMount, ...] = ()
 
 
 class Consumption(NamedTuple):
@@ -53,6 +111,21 @@ class Consumption(NamedTuple):
     """CPU seconds since it began, including its children."""
     memory_bytes: int | None = None
     """The memory it holds now; None if the driver cannot measure it."""
+
+
+class KeptPod(NamedTuple):
+    uid: str
+    namespace: str
+    name: str
+
+
+class NodeCondition(NamedTuple):
+    """An ability of the machine, as a condition of its node."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
 
 
 class PullFailed(OperatingError):
@@ -68,6 +141,10 @@ class CannotStart(OperatingError):
         """The reason in the container's status."""
 
 
+class CannotResize(OperatingError):
+    """The resources could not be applied to the process, which keeps those that it has. Try again later."""
+
+
 class Driver(Protocol):
     """Runs processes on one machine. Every method may be repeated."""
 
@@ -78,7 +155,15 @@ class Driver(Protocol):
             PullFailed: it failed. Try again later.
         """
 
-    async def start(self, identity: Identity, pod: PodView, container: Container, *, keep_s: float | None) -> None:
+    async def prepare(self, pod: PodView) -> str:
+        """Make a place for a pod. Returns its IP address, which it has until it is removed."""
+
+    async def service_variables(self, pod: PodView) -> Mapping[str, str]:
+        """Environment variables with the addresses of Services, for the processes of a pod."""
+
+    async def start(
+        self, identity: Identity, pod: PodView, container: Container, setup: ContainerSetup, *, keep_s: float | None
+    ) -> None:
         """Start a process. A process is started at most once for an identity.
 
         With `keep_s` the driver kills it by its own clock, unless `keep` is called within that time: an at-most-one pod
@@ -86,6 +171,19 @@ class Driver(Protocol):
 
         Raises:
             CannotStart: the container is declared in a way that this driver cannot run.
+        """
+
+    async def update_volumes(self, pod: PodView, setup: ContainerSetup) -> None:
+        """Bring the files of a running container's volumes up to date, all of a volume at once.
+
+        A mount with a `subPath` keeps the file that it had when the container started.
+        """
+
+    async def resize(self, identity: Identity, container: Container) -> None:
+        """Apply the resources of a container to its process, without a restart. One that has ended keeps its own.
+
+        Raises:
+            CannotResize: they cannot be applied now.
         """
 
     async def keep(self, identity: Identity, for_s: float) -> None:
@@ -102,6 +200,15 @@ class Driver(Protocol):
 
     async def probe(self, identity: Identity, probe: Probe) -> bool:
         """Whether the process passes; False too if it does not answer in time."""
+
+    async def run_hook(self, identity: Identity, hook: LifecycleHook, *, within_s: float) -> str:
+        """Run a lifecycle hook beside a process. Returns why it failed; empty if it succeeded."""
+
+    async def remove(self, pod_uid: str) -> None:
+        """Remove what is kept of a pod of which no process is listed: its logs, its volumes, its address."""
+
+    async def kept_pods(self) -> Sequence[KeptPod]:
+        """Every pod of which something is kept, by any run of the agent."""
 
     async def consumption(self) -> Mapping[Identity, Consumption]:
         """The consumption of each running process so far. Processes that cannot be measured are left out."""

@@ -12,14 +12,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kedge.agent.core.driver import NodeCondition
 from kedge.agent.core.usage import UsageMeter
 from kedge.api.conditions import condition, is_true
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
+from kedge.api.quantity import parse_quantity
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import NodeView
-from kedge.api.wellknown import HOSTNAME_LABEL, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, USAGE
+from kedge.api.wellknown import AGENT_CERTIFICATE, HOSTNAME_LABEL, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, USAGE
 from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
@@ -41,6 +43,12 @@ class Machine:
     taints: tuple[Mapping[str, str], ...] = ()
     boot_id: str = ""
     addresses: tuple[str, ...] = ()
+    conditions: tuple[NodeCondition, ...] = ()
+    """Its abilities and inabilities, for people and for `kubectl describe node`."""
+    endpoint_port: int = 0
+    """The port of the agent's endpoint for logs and exec; 0 if it has none."""
+    certificate: str = ""
+    """The fingerprint of the endpoint's certificate."""
 
 
 class NodeRegistration:
@@ -65,6 +73,8 @@ class NodeRegistration:
         self._clear = clear
         self._on_contact = on_contact
         self.name = machine.name
+        self.address = machine.addresses[0] if machine.addresses else ""
+        self.capacity = {name: parse_quantity(amount) for name, amount in machine.capacity.items()}
         self._node_kind: Kind = client.kinds.of_key_kind(NODE_KIND)
         self._lease_kind: Kind = client.kinds.of_key_kind(LEASE_KIND)
         self._key = Key(NODE_KIND, "", machine.name)
@@ -102,6 +112,7 @@ class NodeRegistration:
                     node = await self._create()
                 if node is not None and node.metadata.deletion_timestamp is None:
                     self.uid = node.uid
+                    await self._write_endpoint(node)
                     await self._write_ready(node)
                     return
             except OperatingError:
@@ -114,6 +125,7 @@ class NodeRegistration:
             "metadata": {
                 "name": machine.name,
                 "labels": {HOSTNAME_LABEL: machine.name, **machine.labels},
+                **({"annotations": {AGENT_CERTIFICATE: machine.certificate}} if machine.certificate else {}),
             },
             "spec": {"taints": [dict(each) for each in machine.taints]} if machine.taints else {},
             "status": self._status(),
@@ -128,16 +140,39 @@ class NodeRegistration:
         return {
             "capacity": dict(machine.capacity),
             "allocatable": dict(machine.capacity),
-            "conditions": [condition("Ready", status=True, reason="AgentReady", message="the agent is running")],
+            "conditions": [
+                condition("Ready", status=True, reason="AgentReady", message="the agent is running"),
+                *(
+                    condition(each.type, status=each.status, reason=each.reason, message=each.message)
+                    for each in machine.conditions
+                ),
+            ],
             "addresses": [{"type": "InternalIP", "address": each} for each in machine.addresses],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": machine.endpoint_port}},
             "nodeInfo": {"bootID": machine.boot_id, "kubeletVersion": "kedge"},
         }
+
+    async def _write_endpoint(self, node: Object) -> None:
+        """Write where API servers find this run of the agent: another run had another port and certificate."""
+        machine, annotations = self._machine, node.metadata.annotations
+        if annotations.get(AGENT_CERTIFICATE, "") != machine.certificate:
+            patch = {"metadata": {"annotations": {AGENT_CERTIFICATE: machine.certificate or None}}}
+            await self._client.patch(self._key, patch)
+        status = self._status()
+        shown = node.as_view(NodeView).status
+        addresses = tuple(each.address for each in shown.addresses if each.type == "InternalIP")
+        if (shown.daemon_endpoints.kubelet_endpoint.port, addresses) != (machine.endpoint_port, machine.addresses):
+            found = {name: status[name] for name in ("daemonEndpoints", "addresses")}
+            await self._client.patch(self._key, {"status": found}, subresource="status")
 
     async def _write_ready(self, node: Object) -> None:
         """Write Ready again: the node lifecycle may have written Unknown."""
         view = node.as_view(NodeView)
         reported = self._status()
-        if is_true(view.status.conditions, "Ready") and view.status.node_info.boot_id == self._machine.boot_id:
+        shown = {(each.type, each.status == "True", each.message) for each in view.status.conditions}
+        same = all((each.type, each.status, each.message) in shown for each in self._machine.conditions)
+        same = same and view.status.node_info.boot_id == self._machine.boot_id
+        if same and is_true(view.status.conditions, "Ready"):
             return
         reported.pop("allocatable")  # an administrator may have reserved a part of it
         patch = plan_status(node, reported, self._env.now())

@@ -7,13 +7,17 @@ in turn, sidecars beside them, restarts by policy with backoff; a pod that is be
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+import msgspec
+
 from kedge.agent.core.driver import ContainerProcess
-from kedge.api.views import Container, ContainerStatus, PodView
+from kedge.agent.core.resize import NO_RESIZE, PodResize, is_replaced
+from kedge.api.views import Container, ContainerStateTerminated, ContainerStatus, PodView
 from kedge.backoff import Backoff
 from kedge.limits import Limits
+from kedge.placement.admission import Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,11 @@ class PodPlan:
     ending: Ending = Ending.NO
     failed: str = ""
     """Why the pod as a whole has failed, where the exit codes of its containers do not show it."""
+    message: str = ""
+    """The details of `failed`."""
     resync_s: float | None = None
+    paused: tuple[tuple[str, float], ...] = ()
+    """Containers in backoff before their next start, and the length of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +92,12 @@ class PodObservation:
     """Since this agent first observed the deletion of the pod."""
     disowned: bool = False
     """The ledger of this node incarnation has no claim of the pod: it was bound to an earlier incarnation."""
+    unadmitted: bool = False
+    """The pod was created with this node's name, and its claim is not proved yet."""
+    rejection: Rejection | None = None
+    """Why this node does not admit it."""
+    resize: PodResize = NO_RESIZE
+    """The resources of its containers."""
     held_s: float | None = None
     """How much longer a hold keeps the agent from acting on the pod; None without a hold."""
 
@@ -91,13 +105,13 @@ class PodObservation:
 def plan_pod(observation: PodObservation, limits: Limits) -> PodPlan:
     pod = observation.pod
     if pod is None:
-        return _stop_all(observation, 0.0, "it is gone", Ending.CONFIRM)
+        return _stop_all(observation, None, 0.0, "it is gone", Ending.CONFIRM)
     if pod.finished:
         # A pod that only waits for finalizers was removed already.
         goes = pod.terminating and bool(pod.metadata.deletion_grace_period_seconds)
-        return _stop_all(observation, 0.0, "it has ended", Ending.REMOVE if goes else Ending.CONFIRM)
+        return _stop_all(observation, pod, 0.0, "it has ended", Ending.REMOVE if goes else Ending.CONFIRM)
     if observation.disowned:
-        plan = _stop_all(observation, 0.0, "it was bound to an earlier incarnation of the node", Ending.RECORD)
+        plan = _stop_all(observation, pod, 0.0, "it was bound to an earlier incarnation of the node", Ending.RECORD)
         return PodPlan(stop=plan.stop, ending=plan.ending, failed="NodeReplaced")
     if observation.held_s is not None:
         # A hold keeps a running pod as it is. A pod that has ended, or is no longer bound here, was stopped above.
@@ -105,17 +119,22 @@ def plan_pod(observation: PodObservation, limits: Limits) -> PodPlan:
     if pod.terminating:
         grace_s = pod.metadata.deletion_grace_period_seconds
         whole_s = float(pod.spec.termination_grace_period_seconds if grace_s is None else grace_s)
-        return _stop_all(observation, max(0.0, whole_s - observation.leaving_s), "it is being deleted", Ending.REMOVE)
+        left_s = max(0.0, whole_s - observation.leaving_s)
+        return _stop_all(observation, pod, left_s, "it is being deleted", Ending.REMOVE)
+    if observation.rejection is not None:
+        plan = _stop_all(observation, pod, 0.0, "its node does not admit it", Ending.RECORD)
+        reason, message = observation.rejection
+        return PodPlan(stop=plan.stop, ending=plan.ending, failed=reason, message=message)
     deadline_s = pod.spec.active_deadline_seconds
     if deadline_s is not None and observation.age_s >= deadline_s:
-        plan = _stop_all(observation, _grace_s(pod), "its deadline has passed", Ending.RECORD)
+        plan = _stop_all(observation, pod, _grace_s(pod), "its deadline has passed", Ending.RECORD)
         return PodPlan(stop=plan.stop, ending=plan.ending, failed="DeadlineExceeded")
     plan = _run(observation, pod, limits)
     if deadline_s is None:
         return plan
     left_s = deadline_s - observation.age_s
     again_s = left_s if plan.resync_s is None else min(left_s, plan.resync_s)
-    return PodPlan(plan.start, plan.stop, plan.ending, plan.failed, again_s)
+    return replace(plan, resync_s=again_s)
 
 
 def latest(processes: Sequence[ContainerProcess], container: str) -> ContainerProcess | None:
@@ -137,8 +156,20 @@ def reported_status(pod: PodView, container: str) -> ContainerStatus | None:
     return None
 
 
+BACKOFF = "CrashLoopBackOff"
+
+
 def was_started(reported: ContainerStatus | None) -> bool:
-    return reported is not None and (reported.state.running is not None or reported.state.terminated is not None)
+    if reported is None:
+        return False
+    waiting = reported.state.waiting
+    in_backoff = waiting is not None and waiting.reason == BACKOFF
+    return in_backoff or reported.state.running is not None or reported.state.terminated is not None
+
+
+def reported_end(reported: ContainerStatus) -> ContainerStateTerminated | None:
+    """How the container's last process ended, if its status has that."""
+    return reported.state.terminated or (reported.last_state.terminated if reported.state.waiting is not None else None)
 
 
 # -- one container ---------------------------------------------------------------------------------
@@ -161,6 +192,7 @@ class _ContainerState:
     stage: ContainerStage
     attempt: int = 0
     wait_s: float = 0.0
+    pause_s: float = 0.0
 
 
 def _container_state(
@@ -172,7 +204,7 @@ def _container_state(
         if reported is None or not was_started(reported):
             return _ContainerState(ContainerStage.START, reported.restart_count if reported is not None else 0)
         # The driver no longer lists it: it ran, and its exit code is not known.
-        ended = reported.state.terminated
+        ended = reported_end(reported)
         if not _restarts(policy, ended.exit_code if ended is not None else 1):
             return _ContainerState(
                 ContainerStage.DONE if ended is not None and ended.exit_code == 0 else ContainerStage.FAILED
@@ -182,10 +214,15 @@ def _container_state(
     if process.running:
         healthy = observation.health.get(container.name, HEALTHY).alive
         return _ContainerState(ContainerStage.RUNNING if healthy else ContainerStage.SICK, attempt)
+    if is_replaced(container, process):
+        return _ContainerState(ContainerStage.START, attempt + 1)
     if not _restarts(policy, process.exit_code):
         return _ContainerState(ContainerStage.DONE if process.exit_code == 0 else ContainerStage.FAILED, attempt)
-    wait_s = process.since_s + restart_pause_s(_recent(process, limits), limits) - observation.now_s
-    return _ContainerState(ContainerStage.PAUSE if wait_s > 0 else ContainerStage.START, attempt + 1, max(0.0, wait_s))
+    pause_s = restart_pause_s(_recent(process, limits), limits)
+    wait_s = process.since_s + pause_s - observation.now_s
+    if wait_s <= 0:
+        return _ContainerState(ContainerStage.START, attempt + 1)
+    return _ContainerState(ContainerStage.PAUSE, attempt + 1, wait_s, pause_s)
 
 
 def _recent(last: ContainerProcess, limits: Limits) -> int:
@@ -202,44 +239,71 @@ def _restarts(policy: str, exit_code: int) -> bool:
 # -- the whole pod ---------------------------------------------------------------------------------
 
 
-def _run(observation: PodObservation, pod: PodView, limits: Limits) -> PodPlan:
-    starts: list[Start] = []
-    stops: list[Stop] = []
-    waits: list[float] = []
+@dataclass(slots=True)
+class _Acts:
+    """The acts that the containers of a pod need, collected one container after the other."""
 
-    def plan_container(container: Container, policy: str) -> _ContainerState:
-        state = _container_state(observation, pod, container, policy, limits)
+    observation: PodObservation
+    pod: PodView
+    limits: Limits
+    starts: list[Start] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    paused: list[tuple[str, float]] = field(default_factory=list)
+
+    def add(self, container: Container, policy: str) -> ContainerStage:
+        state = _container_state(self.observation, self.pod, container, policy, self.limits)
         if state.stage is ContainerStage.START:
-            starts.append(Start(container, state.attempt))
-        elif state.stage is ContainerStage.PAUSE:
-            waits.append(state.wait_s)
-        elif state.stage is ContainerStage.SICK:
-            process = latest(observation.processes, container.name)
+            resources = self.observation.resize.resources.get(container.name) or container.resources
+            self.starts.append(Start(msgspec.structs.replace(container, resources=resources), state.attempt))
+        elif state.stage is ContainerStage.RUNNING and container.name in self.observation.resize.restart:
+            process = latest(self.observation.processes, container.name)
             assert process is not None
-            stops.append(Stop(process, _grace_s(pod), "a probe failed"))
-        return state
+            self.stops.append(Stop(process, _grace_s(self.pod), "its resources are resized"))
+        elif state.stage is ContainerStage.PAUSE:
+            self.waits.append(state.wait_s)
+            self.paused.append((container.name, state.pause_s))
+        elif state.stage is ContainerStage.SICK:
+            process = latest(self.observation.processes, container.name)
+            assert process is not None
+            health = self.observation.health.get(container.name, HEALTHY)
+            probe = container.liveness_probe if health.started else container.startup_probe
+            own_s = probe.termination_grace_period_seconds if probe is not None else None
+            self.stops.append(Stop(process, _grace_s(self.pod) if own_s is None else float(own_s), "a probe failed"))
+        return state.stage
 
+    def plan(self) -> PodPlan:
+        return PodPlan(
+            tuple(self.starts), tuple(self.stops), resync_s=min(self.waits, default=None), paused=tuple(self.paused)
+        )
+
+
+def _run(observation: PodObservation, pod: PodView, limits: Limits) -> PodPlan:
+    acts = _Acts(observation, pod, limits)
     begun = any(_has_begun(observation, pod, each) for each in pod.spec.containers)
     for container in pod.spec.init_containers:
-        if container.restart_policy == "Always":
-            state = plan_container(container, "Always")
-            can_continue = (
-                state.stage is ContainerStage.RUNNING and observation.health.get(container.name, HEALTHY).started
-            )
+        if is_sidecar(container):
+            stage = acts.add(container, "Always")
+            can_continue = stage is ContainerStage.RUNNING and observation.health.get(container.name, HEALTHY).started
         elif begun:
             continue  # it finished before the containers that run now were started
         else:
             # A pod with restarts retries its init containers until they succeed.
-            state = plan_container(container, "Never" if pod.spec.restart_policy == "Never" else "OnFailure")
-            if state.stage is ContainerStage.FAILED:
-                return _stop_all(observation, _grace_s(pod), "an init container failed", Ending.RECORD)
-            can_continue = state.stage is ContainerStage.DONE
+            stage = acts.add(container, "Never" if pod.spec.restart_policy == "Never" else "OnFailure")
+            if stage is ContainerStage.FAILED:
+                return _stop_all(observation, pod, _grace_s(pod), "an init container failed", Ending.RECORD)
+            can_continue = stage is ContainerStage.DONE
         if not can_continue and not begun:
-            return PodPlan(tuple(starts), tuple(stops), resync_s=min(waits, default=None))
-    states = [plan_container(each, pod.spec.restart_policy) for each in pod.spec.containers]
-    if all(each.stage in (ContainerStage.DONE, ContainerStage.FAILED) for each in states):
-        return _stop_all(observation, _grace_s(pod), "its containers have ended", Ending.RECORD)
-    return PodPlan(tuple(starts), tuple(stops), resync_s=min(waits, default=None))
+            return acts.plan()
+    stages = [acts.add(each, pod.spec.restart_policy) for each in pod.spec.containers]
+    if all(each in (ContainerStage.DONE, ContainerStage.FAILED) for each in stages):
+        return _stop_all(observation, pod, _grace_s(pod), "its containers have ended", Ending.RECORD)
+    return acts.plan()
+
+
+def is_sidecar(container: Container) -> bool:
+    """Whether an init container runs beside the main containers."""
+    return container.restart_policy == "Always"
 
 
 def _has_begun(observation: PodObservation, pod: PodView, container: Container) -> bool:
@@ -248,9 +312,17 @@ def _has_begun(observation: PodObservation, pod: PodView, container: Container) 
     )
 
 
-def _stop_all(observation: PodObservation, grace_s: float, why: str, ending: Ending) -> PodPlan:
-    running = tuple(Stop(each, grace_s, why) for each in observation.processes if each.running)
-    return PodPlan(stop=running, ending=Ending.NO if running else ending)
+def _stop_all(observation: PodObservation, pod: PodView | None, grace_s: float, why: str, ending: Ending) -> PodPlan:
+    """Stop every process: sidecars after the other containers, the last one first. Without a grace, all at once."""
+    running = [each for each in observation.processes if each.running]
+    chosen = running
+    if pod is not None and grace_s > 0:
+        sidecars = [each.name for each in pod.spec.init_containers if is_sidecar(each)]
+        chosen = [each for each in running if each.identity.container not in sidecars]
+        for name in reversed(sidecars):
+            chosen = chosen or [each for each in running if each.identity.container == name]
+    stops = tuple(Stop(each, grace_s, why) for each in chosen)
+    return PodPlan(stop=stops, ending=Ending.NO if running else ending)
 
 
 def _grace_s(pod: PodView) -> float:

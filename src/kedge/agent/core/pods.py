@@ -10,26 +10,31 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 import msgspec
 
-from kedge.agent.core.driver import CannotStart, ContainerProcess, Driver, Identity, PullFailed
-from kedge.agent.core.node import NodeRegistration
-from kedge.agent.core.plan import Ending, Health, PodObservation, PodPlan, Start, latest, plan_pod
+from kedge.agent.core.config import container_setup
+from kedge.agent.core.driver import CannotStart, ContainerProcess, ContainerSetup, Identity, PullFailed
+from kedge.agent.core.hooks import PodHooks
+from kedge.agent.core.plan import HEALTHY, Ending, Health, PodObservation, PodPlan, Start, latest, plan_pod
 from kedge.agent.core.probes import Prober, has_probes
-from kedge.agent.core.status import pod_status
+from kedge.agent.core.resize import NO_RESIZE, PodResizer, ResizeStage, Verdict, needs_decision, plan_resize
+from kedge.agent.core.status import dropped_conditions, pod_status
+from kedge.agent.core.volume_refresh import VolumeRefresh
+from kedge.agent.core.worker_context import WorkerContext
 from kedge.api.holds import active_hold, next_hold_end
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
-from kedge.api.views import NodeAllocationView, PodView
-from kedge.api.wellknown import AT_MOST_ONE, BIND_ANNOTATION, NODE_ALLOCATION_KIND, NODE_KIND
+from kedge.api.views import Container, PodView
+from kedge.api.wellknown import AT_MOST_ONE, BIND_ANNOTATION, NODE_KIND
 from kedge.backoff import Backoff
-from kedge.client.contract import Client
-from kedge.env import Env
 from kedge.errors import Conflict, NotFound, OperatingError, Unavailable
 from kedge.keys import Key, Revision
+from kedge.placement.admission import Rejection, admitted, first_rejection
 from kedge.placement.ledger import ClaimState
 from kedge.runtime.status import plan_status
 
@@ -37,31 +42,13 @@ NAME = "agent"
 """The name under which a hold applies to the agent."""
 
 
-class WorkerContext:
-    """The means that the workers of one node share."""
+class Admission(Enum):
+    """Whether a pod that was created with this node's name still waits for its admission."""
 
-    def __init__(self, client: Client, env: Env, driver: Driver, node: NodeRegistration) -> None:
-        self.client = client
-        self.env = env
-        self.driver = driver
-        self.node = node
-        metrics = env.metrics
-        self.starts = metrics.counter("kedge_agent_starts_total", "Processes started, by kind of start", ("kind",))
-        self.retries = metrics.counter("kedge_agent_retries_total", "Pod syncs that failed and were repeated")
-
-    async def of_pod(self, uid: str) -> tuple[ContainerProcess, ...]:
-        return tuple(each for each in await self.driver.processes() if each.identity.pod_uid == uid)
-
-    async def claim_is_held(self, pod_uid: str, node_uid: str) -> bool | None:
-        """Whether this incarnation's ledger has the pod's claim, which the bind recorded. None if that is not known."""
-        found = await self.client.find(Key(NODE_ALLOCATION_KIND, "", self.node.name))
-        if found is None or not node_uid:
-            return None
-        ledger = found.as_view(NodeAllocationView)
-        if ledger.spec.node_uid != node_uid:
-            return None  # the claims of an earlier incarnation are still being released
-        entry = ledger.status.entries.get(pod_uid)
-        return entry is not None and entry.state == ClaimState.BOUND
+    UNKNOWN = "unknown"
+    WAITS = "waits"
+    NEEDLESS = "needless"
+    """A bind placed it, or the node has admitted it, or it has no claim."""
 
 
 class PodWorker:
@@ -81,6 +68,8 @@ class PodWorker:
         self._over = False
         """The pod's end is in its status, which freed its claim: nothing is left to confirm."""
         self._disowned = False
+        self._admission = Admission.UNKNOWN
+        self._rejection: Rejection | None = None
         self.awaits_contact = False
         """A status write waits for the next heartbeat."""
         self._last_written: Object | None = None
@@ -92,6 +81,13 @@ class PodWorker:
         self._waiting: dict[str, dict[str, str]] = {}
         """The `waiting` state of containers that could not be started."""
         self._wake = asyncio.Event()
+        self._hooks = PodHooks(context.driver, self._env, context.hooks, self.wake)
+        self._files = VolumeRefresh(context.driver, self._env, context.refreshes, context.surroundings, context.tokens)
+        self._resizer = PodResizer(context.driver, context.resizes, context.committed)
+        self._resize = NO_RESIZE
+        self._resize_failed = ""
+        """Why the resize could not be applied."""
+        self._resize_rejection: Rejection | None = None
         self._on_done = on_done
         self._task = self._env.spawn(self._run(), name=f"pod {key.namespace}/{key.name}")
 
@@ -108,8 +104,12 @@ class PodWorker:
 
     def stop(self) -> None:
         self._task.cancel()
+        self._close()
+
+    def _close(self) -> None:
         for prober in self._probers.values():
             prober.stop()
+        self._hooks.close()
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -127,6 +127,7 @@ class PodWorker:
                 self._context.retries.inc()
                 pause_s = backoff.pause_s(failures, self._env.random)
             if done:
+                self._close()
                 self._on_done(self.uid)
                 return
             with suppress(TimeoutError):
@@ -137,13 +138,19 @@ class PodWorker:
         """Observe, plan and act once. Returns whether the pod is finished, and when to sync again at the latest."""
         processes = await self._context.of_pod(self.uid)
         pod = await self._pod()
+        if pod is not None and not processes and self._may_be_unadmitted(pod):
+            await self._check_admission(pod)
         self._update_probers(pod, processes)
+        await self._check_resize(pod, processes)
         observation = self._observe(pod, processes)
         plan = plan_pod(observation, self._env.limits)
         for stop in plan.stop:
-            await self._driver.stop(stop.process.identity, grace_s=stop.grace_s)
+            container = None if pod is None else _container_of(pod, stop.process.identity.container)
+            await self._hooks.stop(stop.process.identity, container, stop.grace_s)
         if plan.ending is Ending.CONFIRM:
             await self._confirm(processes)
+            if pod is None:
+                await self._driver.remove(self.uid)
             return True, None
         if self._seen is None or pod is None:
             return False, None  # its processes wake this worker when they end
@@ -154,15 +161,19 @@ class PodWorker:
         await self._write_status(observation, plan)
         if plan.ending is Ending.REMOVE:
             await self._remove()
+        elif await self._resizes_on(observation, plan):
+            return False, 0.0
+        await self._files.refresh(pod, processes)
         return False, self._resync_s(pod, plan)
 
     def _resync_s(self, pod: PodView, plan: PodPlan) -> float | None:
         """When time alone may change the plan, or the conditions about holds."""
         ends = next_hold_end(pod, self._env.now())
-        if ends is None:
-            return plan.resync_s
-        left_s = max(0.0, (ends - self._env.now()).total_seconds())
-        return left_s if plan.resync_s is None else min(left_s, plan.resync_s)
+        held_s = None if ends is None else max(0.0, (ends - self._env.now()).total_seconds())
+        unsized = self._resizer.pending or bool(self._resize_failed)
+        resize_s = self._env.limits.agent_resize_s if unsized and not pod.terminating else None
+        waits = (plan.resync_s, held_s, resize_s, None if pod.terminating else self._files.left_s(pod))
+        return min((each for each in waits if each is not None), default=None)
 
     async def _sync_after_start(self) -> tuple[bool, float | None]:
         """Write the status after a start. Containers that could not be started are retried with backoff."""
@@ -171,12 +182,13 @@ class PodWorker:
             return False, 0.0
         pod = self._seen.as_view(PodView)
         self._update_probers(pod, processes)
+        await self._check_resize(pod, processes)
         observation = self._observe(pod, processes)
         plan = plan_pod(observation, self._env.limits)
         await self._write_status(observation, plan)
         if plan.start:
             raise Unavailable(f"{self.key} could not be started yet: the agent tries again", key=self.key)
-        return False, 0.0 if plan.stop or plan.ending else plan.resync_s
+        return False, 0.0 if plan.stop or plan.ending else self._resync_s(pod, plan)
 
     def _observe(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> PodObservation:
         now_s = self._env.monotonic()
@@ -188,6 +200,14 @@ class PodWorker:
         if started is not None:
             age_s = max(age_s, (self._env.now() - started).total_seconds())
         health: dict[str, Health] = {i.container: prober.health for i, prober in self._probers.items()}
+        for process in processes:
+            identity = process.identity
+            if not process.running:
+                self._hooks.forget(identity)
+            elif identity in self._hooks.failed or self._hooks.is_starting(identity):
+                known = health.get(identity.container, HEALTHY)
+                alive = known.alive and identity not in self._hooks.failed
+                health[identity.container] = replace(known, started=False, alive=alive)
         return PodObservation(
             pod=pod,
             processes=processes,
@@ -196,6 +216,9 @@ class PodWorker:
             age_s=age_s,
             leaving_s=0.0 if self._leaving_s is None else now_s - self._leaving_s,
             disowned=self._disowned,
+            unadmitted=self._admission is Admission.WAITS,
+            rejection=self._rejection or self._resize_rejection,
+            resize=self._resize,
             held_s=None if hold is None else max(0.0, (hold.until - self._env.now()).total_seconds()),
         )
 
@@ -237,11 +260,12 @@ class PodWorker:
                 continue
             if self._waiting.get(name, {}).get("reason") == "ImagePullBackOff":
                 del self._waiting[name]
-            node_uid = await self._may_start()
-            if not node_uid or node_uid != self._context.node.uid:
-                return
             try:
-                await self._start(pod, start, node_uid)
+                setup = container_setup(pod, start.container, await self._context.surroundings(pod))
+                node_uid = await self._may_start()
+                if not node_uid or node_uid != self._context.node.uid:
+                    return
+                await self._start(pod, start, setup, node_uid)
                 self._waiting.pop(name, None)
             except CannotStart as error:
                 self._waiting[name] = {"reason": error.waiting, "message": error.message}
@@ -267,17 +291,62 @@ class PodWorker:
         in_time = self._env.monotonic() - asked_s <= self._env.limits.agent_proof_s
         return node_uid if held and in_time else ""
 
-    async def _start(self, pod: PodView, start: Start, node_uid: str) -> None:
+    def _may_be_unadmitted(self, pod: PodView) -> bool:
+        """Whether the pod may have been created with this node's name: then nothing proved that it fits."""
+        if pod.finished or pod.terminating or self._admission is Admission.NEEDLESS:
+            return False
+        return BIND_ANNOTATION not in pod.metadata.annotations
+
+    async def _check_admission(self, pod: PodView) -> None:
+        """Decide on committed state whether this node admits the pod. The write of its start time proves it."""
+        view, ledger = await self._context.committed()
+        claim = ledger.claims.get(self.uid)
+        if claim is None or claim.state is not ClaimState.UNADMITTED:
+            self._admission, self._rejection = Admission.NEEDLESS, None
+            return
+        self._admission = Admission.WAITS
+        self._rejection = first_rejection(pod, view, admitted(view, ledger.claims.items(), but=self.uid))
+
+    async def _check_resize(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> None:
+        """Decide on committed state whether this node allocates the resources in the pod's spec."""
+        self._resize, self._resize_rejection = NO_RESIZE, None
+        if pod is None or pod.finished or self._disowned or self._admission is Admission.WAITS:
+            return
+        if pod.terminating or active_hold(pod, NAME, self._env.now()) is not None:
+            # Shown as it is; without a resize nothing is deferred.
+            stage = ResizeStage.DEFERRED if needs_decision(pod, processes) else ResizeStage.GRANTED
+            self._resize = plan_resize(pod, processes, Verdict(stage))
+            return
+        self._resize, self._resize_rejection = await self._resizer.observe(pod, processes)
+
+    async def _resizes_on(self, observation: PodObservation, plan: PodPlan) -> bool:
+        """Take the next step of a resize, after its allocation was reported. Returns whether there may be another."""
+        resize, failed = observation.resize, self._resize_failed
+        self._resize_failed = ""
+        if plan.ending or resize.stage is ResizeStage.FITS:
+            return not plan.ending  # the service has granted it
+        if resize.apply:
+            self._resize_failed = await self._resizer.apply(resize)
+            return not self._resize_failed or self._resize_failed != failed
+        return False
+
+    async def _start(self, pod: PodView, start: Start, setup: ContainerSetup, node_uid: str) -> None:
         bound_at = _bind_revision(pod, self._context.node.name)
         identity = Identity(self.uid, start.container.name, start.attempt, bound_at, node_uid)
         keep_s = self._context.node.keep_s() if is_at_most_one(pod) else None
         if keep_s is not None and keep_s <= 0:
             return  # too long without contact to start a process that must not run twice
-        await self._driver.start(identity, pod, start.container, keep_s=keep_s)
+        await self._driver.start(identity, pod, start.container, setup, keep_s=keep_s)
+        self._hooks.started(identity, start.container)
         self._context.starts.labels("restart" if start.attempt else "first").inc()
         for old in await self._context.of_pod(self.uid):
             if old.identity.container == identity.container and old.identity.attempt < start.attempt - 1:
                 await self._driver.forget(old.identity)
+
+    @property
+    def awaits_room(self) -> bool:
+        """Whether a resize waits for room on the node."""
+        return self._resizer.pending
 
     @property
     def at_most_one(self) -> bool:
@@ -315,8 +384,9 @@ class PodWorker:
             now=now,
             address=self._driver.address(self.uid),
             waiting=self._waiting,
+            resize_failed=self._resize_failed,
         )
-        patch = plan_status(seen, status, now)
+        patch = plan_status(seen, status, now, dropped=dropped_conditions(status))
         # 1. The link is restored. 2. This writes Ready. 3. The node lifecycle, which has no heartbeat yet, writes
         # Unknown. 4. This writes Ready. So a heartbeat goes first: after one the lifecycle does not write Unknown.
         self.awaits_contact = patch is not None and not self._context.node.in_contact
@@ -363,6 +433,11 @@ class PodWorker:
                 await context.client.confirm_ended(node=context.node.name, node_uid=context.node.uid, pod_uid=self.uid)
         for process in processes:
             await self._driver.forget(process.identity)
+
+
+def _container_of(pod: PodView, name: str) -> Container | None:
+    every = (*pod.spec.init_containers, *pod.spec.containers)
+    return next((each for each in every if each.name == name), None)
 
 
 def is_at_most_one(pod: PodView) -> bool:

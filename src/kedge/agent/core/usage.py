@@ -71,7 +71,7 @@ class UsageMeter:
         try:
             async with asyncio.timeout(limits.agent_measure_s):
                 used = await self._driver.consumption()
-                processes = await self._driver.processes() if used else ()
+                processes = await self._driver.processes()
         except (TimeoutError, OperatingError):
             self._results.labels("failed").inc()
             self.text = ""  # the last report may be far from true now
@@ -79,5 +79,6 @@ class UsageMeter:
         after = self._sample = Sample(now_s, used)
         rates = rates_of(processes, before, after) if before is not None else {}
         window_s = 0.0 if before is None else after.at_s - before.at_s
-        self.text = format_usage(self._env.now(), round(window_s), rates) if rates else ""
-        self._results.labels("reported" if rates else "nothing").inc()
+        idle = before is not None and not any(each.running for each in processes)
+        self.text = format_usage(self._env.now(), round(window_s), rates) if rates or idle else ""
+        self._results.labels("reported" if self.text else "nothing").inc()

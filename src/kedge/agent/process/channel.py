@@ -15,24 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from kedge.agent.process import keeper
-from kedge.agent.process.keeper_client import UNSENT_BYTES_MAX
+from kedge.agent.process.keeper_bounds import UNSENT_BYTES_MAX
+from kedge.agent.process.keeper_client import NO_OPERATION
 from kedge.errors import OutcomeUnknown, Unavailable
+from kedge.limits import Limits
 
-START_S = 20.0
-"""A keeper that does not serve by then has failed; the reason is in its log."""
 START_AGAIN_S = 1.0
 """An earlier keeper that is about to end makes the new one end too: start one more."""
-REPLY_S = 30.0
-"""A keeper that is paused or stuck must not hold up the agent for longer."""
 SOCKET = "keeper.sock"
 LOCK = "keeper.lock"
+
+
+class MissingOperation(Unavailable):
+    """The keeper is older than this agent and lacks an operation. Do without it, or replace the keeper."""
 
 
 class KeeperChannel:
     """One connection to the keeper of a folder, made when it is needed and again when it breaks."""
 
-    def __init__(self, folder: Path, on_event: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, on_event: Callable[[str], None], limits: Limits) -> None:
         self._folder = folder
+        self._limits = limits
         self._on_event = on_event
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -40,25 +43,27 @@ class KeeperChannel:
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
 
-    async def call(self, op: str, **parts: Any) -> Any:
-        """Send one request and return its reply.
+    async def call(self, op: str, *, bounded: bool = True, **parts: Any) -> Any:
+        """Send one request and return its reply, within `agent_keeper_reply_s`.
+
+        Unbounded, it waits as long as the keeper lives.
 
         Raises:
+            MissingOperation: the keeper does not know the operation; nothing was done.
             Unavailable: the keeper cannot be reached or refused; nothing was done.
             OutcomeUnknown: the connection broke, or there was no reply in time.
         """
+        reply_s = self._limits.agent_keeper_reply_s if bounded else None
         writer = await self._connected()
         number = next(self._numbers)
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = reply
         try:
             writer.write(json.dumps({"id": number, "op": op, **parts}).encode() + b"\n")
-            async with asyncio.timeout(REPLY_S):
+            async with asyncio.timeout(reply_s):
                 return await reply
         except TimeoutError as error:
-            raise OutcomeUnknown(
-                f"the keeper of {self._folder} did not reply in {REPLY_S:.0f} s: list again"
-            ) from error
+            raise OutcomeUnknown(f"the keeper of {self._folder} did not reply in {reply_s} s: list again") from error
         finally:
             self._waiting.pop(number, None)
 
@@ -99,7 +104,7 @@ class KeeperChannel:
             return await _connect(self._folder)
         log = self._folder / "keeper.log"
         try:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(self._limits.agent_keeper_start_s):
                 while True:
                     start_keeper(self._folder)
                     for _ in range(round(START_AGAIN_S / 0.02)):
@@ -122,7 +127,7 @@ class KeeperChannel:
                 if reply is None or reply.done():
                     continue
                 if "error" in message:
-                    reply.set_exception(Unavailable(f"the keeper refused: {message['error']}"))
+                    reply.set_exception(_refusal(message["error"]))
                 else:
                     reply.set_result(message["value"])
         except (OSError, ValueError):
@@ -132,6 +137,14 @@ class KeeperChannel:
             for reply in self._waiting.values():
                 if not reply.done():
                     reply.set_exception(OutcomeUnknown("the connection to the keeper broke: list what runs"))
+
+
+def _refusal(error: str) -> Unavailable:
+    if NO_OPERATION in error:
+        return MissingOperation(
+            "the keeper of this node is older than its agent: drain the node and restart the agent to replace it"
+        )
+    return Unavailable(f"the keeper refused: {error}")
 
 
 async def _connect(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -18,32 +18,34 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING or __package__:
-    from kedge.agent.process import proc_table
-    from kedge.agent.process.keeper_client import KeeperClient, clock_s
+    from kedge.agent.process import cgroups, mounts, proc_table
+    from kedge.agent.process.commands import KeeperCommands
+    from kedge.agent.process.keeper_bounds import CLIENTS_MAX
+    from kedge.agent.process.keeper_client import NO_OPERATION, KeeperClient, clock_s
+    from kedge.agent.process.log_files import BYTES_MAX, POLL_S, LogFile, read_message
+    from kedge.agent.process.record_files import FIELDS, Record, RecordFiles, listed, log, port_conflict
 else:  # run as a program, without the package
     sys.path.insert(0, str(Path(__file__).parent))
+    import cgroups
+    import mounts
     import proc_table
-    from keeper_client import KeeperClient, clock_s
+    from commands import KeeperCommands
+    from keeper_bounds import CLIENTS_MAX
+    from keeper_client import NO_OPERATION, KeeperClient, clock_s
+    from log_files import BYTES_MAX, POLL_S, LogFile, read_message
+    from record_files import FIELDS, Record, RecordFiles, listed, log, port_conflict
 
-CLIENTS_MAX = 64
 ADOPTED_POLL_S = 1.0
 KILL_POLL_S = 0.05
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _REFUSED = (OSError, LookupError, TypeError, ValueError, AttributeError)
-_FIELDS = (
-    "id", "identity", "namespace", "pod", "address", "ports", "pid",
-    "started", "ended", "exit_code", "reason", "since_s",
-)  # fmt: skip
-"""The part of a record that is listed: the rest may be large, or secret."""
-
-Record = dict[str, Any]
+_REPLIED_AT_THE_END = ("run", "wait_command")
+"""Requests about a command: the reply is its exit code."""
 
 
 class _Exit(NamedTuple):
@@ -54,15 +56,6 @@ class _Exit(NamedTuple):
     message: str
     session: bool
     """Whether the session of the leader is evidence still: its pid was not free for another one since."""
-
-
-class _Command(NamedTuple):
-    """A probe command that runs."""
-
-    client: KeeperClient
-    request: int
-    marker: str
-    deadline_s: float
 
 
 class ProcessKeeper:
@@ -76,12 +69,17 @@ class ProcessKeeper:
         self._adopted: set[int] = set()
         """Leaders that an earlier keeper started: not its children, so only their `/proc` entry shows their end."""
         self._exits: dict[str, _Exit] = {}
-        self._unsaved: set[str] = set()
-        """Records that could not be written. Written again until it succeeds."""
-        self._commands: dict[int, _Command] = {}
+        self._files = RecordFiles(folder)
+        self._logs: dict[str, LogFile] = {}
+        """Logs of processes that have not ended."""
+        self._looked_s = 0.0
+        self._commands = KeeperCommands()
         self._selector = selectors.DefaultSelector()
         self._clients: set[KeeperClient] = set()
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        digest = zlib.crc32(str(folder).encode())
+        self._cgroups = cgroups.CgroupTree(f"kedge-{digest:08x}")
+        self._mounts = mounts.are_possible()
         self._stopping = False
         self._done = False
 
@@ -89,14 +87,13 @@ class ProcessKeeper:
 
     def recover(self) -> None:
         """Read the records of an earlier keeper and find out which of their processes still run."""
-        records = self._folder / "processes"
-        records.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in sorted(records.glob("*.json")):
+        self._files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in sorted(self._files.folder.glob("*.json")):
             try:
                 record = json.loads(path.read_bytes())
                 self._recover(record)
             except _REFUSED as error:
-                _log(f"{path} cannot be read: its processes are killed, and it is set aside: {error!r}")
+                log(f"{path} cannot be read: its processes are killed, and it is set aside: {error!r}")
                 self._records.pop(path.stem, None)
                 self._sweep(self._marker(path.stem), 0, 0, "", session=False)
                 path.replace(path.with_suffix(".unreadable"))
@@ -104,7 +101,7 @@ class ProcessKeeper:
 
     def _recover(self, record: Record) -> None:
         ended, pid, ticks = record["ended"], record["pid"], record["ticks"]
-        if any(name not in record for name in (*_FIELDS, "log", "kill_at_s", "keep_until_s")):
+        if any(name not in record for name in (*FIELDS, "log", "kill_at_s", "keep_until_s")):
             raise ValueError("a field is missing")
         self._records[record["id"]] = record
         if ended:
@@ -144,7 +141,9 @@ class ProcessKeeper:
             self._reap()
             self._watch_adopted()
             self._settle()
-            self._save_again()
+            self._files.save_again(self._records)
+            self._look_at_logs()
+        self._cgroups.close()
         path.unlink(missing_ok=True)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -179,7 +178,7 @@ class ProcessKeeper:
                 except _REFUSED as error:
                     client.send({"id": number, "error": f"{type(error).__name__}: {error}"})
                 else:
-                    if request["op"] != "run":  # its reply comes when it ends
+                    if request["op"] not in _REPLIED_AT_THE_END:
                         client.send({"id": number, "value": value})
 
     def _watch_clients(self, now_s: float) -> None:
@@ -202,20 +201,31 @@ class ProcessKeeper:
                 return self._start(request["record"], request["keep_until_s"])
             case "stop":
                 return self._stop(request["process"], float(request["grace_s"]))
+            case "resize":
+                return self._resize(request["process"], request["limits"], request["resources"])
             case "keep":
                 return self._keep(request["process"], float(request["until_s"]))
             case "list":
-                return [{name: each[name] for name in _FIELDS} for each in self._records.values()]
+                return [listed(each) for each in self._records.values()]
             case "forget":
                 return self._forget(request["process"])
             case "run":
-                return self._run(client, request)
+                return self._commands.wait(self._run(request), client, request["id"])
+            case "exec":
+                return self._exec(request)
+            case "wait_command":
+                return self._commands.wait(request["command"], client, request["id"])
+            case "kill_command":
+                return self._commands.kill(request["command"])
+            case "abilities":
+                return {**self._cgroups.abilities, "mounts": self._mounts}
             case "consumption":
-                return self._consumption()
+                groups = {process: self._records[process].get("cgroups", []) for process in self._by_pid.values()}
+                return proc_table.consumption_of(self._by_pid, groups)
             case "shutdown":
                 return self._shutdown(float(request["grace_s"]))
             case other:
-                raise ValueError(f"the keeper has no operation {other}: restart it with the version of its agent")
+                raise ValueError(f"{NO_OPERATION} {other}")
 
     def _start(self, asked: Record, keep_until_s: float | None) -> bool:
         """Start a process, unless one was ever started for this record."""
@@ -223,6 +233,8 @@ class ProcessKeeper:
             return False
         if self._stopping:
             raise ValueError("the node shuts down: nothing is started any more")
+        if conflict := port_conflict(self._records.values(), asked):
+            raise ValueError(conflict)
         if keep_until_s is not None and clock_s() >= keep_until_s:
             raise ValueError("the time that the process may be kept is over: start it after the next heartbeat")
         record: Record = asked | {
@@ -233,20 +245,30 @@ class ProcessKeeper:
         def save(pid: int) -> None:
             entry = proc_table.read_entry(pid)
             record["pid"], record["ticks"] = pid, entry.start_ticks if entry is not None else 0
-            self._write(record)
+            self._files.write(record)
             self._records[record["id"]] = record
 
         environment = {**record["env"], proc_table.MARKER: self._marker(record["id"])}
         try:
-            self._by_pid[proc_table.spawn(record["argv"], environment, record["cwd"], record["log"], save)] = record[
-                "id"
-            ]
+            stdio = proc_table.Stdio(os.devnull, record["log"], record["log"])
+            confinement = self._confinement(record)
+            pid = proc_table.spawn(record["argv"], environment, record["cwd"], stdio, save, confinement)
+            self._by_pid[pid] = record["id"]
         except proc_table.ExecFailed as error:
             code = 127 if error.errno == errno.ENOENT else 126
             self._end(record, _Exit(code, "StartError", str(error), session=False))
             return True
         self._notify(record)
         return True
+
+    def _confinement(self, record: Record) -> proc_table.Confinement:
+        """Make the control groups of a process, and choose its mounts where the machine allows them."""
+        limits = cgroups.GroupLimits(*record.get("limits", ()))
+        record["cgroups"] = self._cgroups.make(record["id"], limits)
+        binds = tuple(tuple(each) for each in record.get("mounts", ())) if self._mounts else ()
+        scratch = self._folder / "root"
+        scratch.mkdir(exist_ok=True, mode=0o700)
+        return proc_table.Confinement(tuple(record["cgroups"]), binds, str(scratch))
 
     def _stop(self, process: str, grace_s: float) -> bool:
         record = self._records.get(process)
@@ -257,7 +279,16 @@ class ProcessKeeper:
             self._signal(record, signal.SIGTERM)
         if record["kill_at_s"] is None or deadline_s < record["kill_at_s"]:
             record["kill_at_s"] = deadline_s
-            self._save(record)
+            self._files.save(record)
+        return True
+
+    def _resize(self, process: str, limits: list[int | None], resources: dict[str, Any]) -> bool:
+        record = self._records.get(process)
+        if record is None or record["ended"]:
+            return False
+        self._cgroups.resize(process, cgroups.GroupLimits(*limits))
+        record |= {"limits": limits, "resources": resources}  # repeated if this keeper is killed before it is saved
+        self._files.save(record)
         return True
 
     def _keep(self, process: str, until_s: float) -> bool:
@@ -266,42 +297,30 @@ class ProcessKeeper:
         if record is None or record["ended"] or record["keep_until_s"] is None or clock_s() >= record["keep_until_s"]:
             return False
         record["keep_until_s"] = until_s
-        self._save(record)
+        self._files.save(record)
         return True
 
     def _forget(self, process: str) -> bool:
         record = self._records.get(process)
         if record is None or not record["ended"]:
             return False
-        self._path(process).unlink(missing_ok=True)
-        self._unsaved.discard(process)
+        self._files.remove(process)
         del self._records[process]
         return True
 
-    def _run(self, client: KeeperClient, request: dict[str, Any]) -> None:
-        """Run a command beside a process, such as a probe. The reply comes when it ends."""
+    def _run(self, request: dict[str, Any]) -> int:
+        """Run a command beside a process. Returns its number."""
         record = self._records[request["process"]]
         if record["ended"] or self._stopping:
             raise ValueError(f"{record['id']} does not run")
-        marker = f"{self._marker(record['id'])}!{request['id']}"
-        environment = {**record["env"], proc_table.MARKER: marker}
-        deadline_s = clock_s() + float(request["timeout_s"])
-        pid = proc_table.spawn(request["argv"], environment, record["cwd"], os.devnull, lambda _: None)
-        self._commands[pid] = _Command(client, request["id"], marker, deadline_s)
+        return self._commands.start(record, self._marker(record["id"]), request).number
 
-    def _consumption(self) -> dict[str, Any]:
-        table = proc_table.read_table()
-        totals: dict[str, list[int]] = {}
-        for pid in table:
-            above, seen = pid, 0
-            while above not in self._by_pid and above in table and seen < 100:
-                above, seen = table[above].parent, seen + 1
-            owner = self._by_pid.get(above)
-            if owner is not None:
-                total = totals.setdefault(owner, [0, 0])
-                total[0] += table[pid].cpu_ticks
-                total[1] += table[pid].pages
-        return {owner: {"cpu_s": ticks / _TICKS, "bytes": pages * _PAGE} for owner, (ticks, pages) in totals.items()}
+    def _exec(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run a command with streams of its own. A program that cannot run is a result, not an error."""
+        try:
+            return {"command": self._run(request)}
+        except proc_table.ExecFailed as error:
+            return {"failed": error.errno, "message": str(error)}
 
     def _shutdown(self, grace_s: float) -> bool:
         """Stop every process, then end."""
@@ -324,37 +343,45 @@ class ProcessKeeper:
             if pid == 0:
                 break
             code = os.waitstatus_to_exitcode(status)
-            if pid in self._commands:
-                command = self._commands.pop(pid)
+            if pid in self._commands.running:
+                command = self._commands.ended(pid, code)
                 if clock_s() >= command.deadline_s:
                     self._sweep(command.marker, pid, 0, "", session=True)
-                command.client.send({"id": command.request, "value": code})
             elif pid in self._by_pid:
                 process = self._by_pid.pop(pid)
-                reason = "Error" if code else "Completed"
-                self._exits[process] = _Exit(128 - code if code < 0 else code, reason, "", session=True)
+                self._exits[process] = self._exit_of(self._records[process], 128 - code if code < 0 else code)
         if self._stopping and all(each["ended"] for each in self._records.values()):
             self._done = not children
             if children:
                 proc_table.kill_all(proc_table.descendants(proc_table.read_table(), [os.getpid()]) - {os.getpid()})
+
+    def _exit_of(self, record: Record, code: int) -> _Exit:
+        if code and cgroups.was_out_of_memory(record.get("cgroups", [])):
+            return _Exit(code, "OOMKilled", "", session=True)
+        return _Exit(code, "Error" if code else "Completed", "", session=True)
 
     def _watch_adopted(self) -> None:
         """Processes of an earlier keeper are not its children: their end is seen, their exit code is lost."""
         for pid in list(self._adopted):
             if not proc_table.is_alive(pid, self._records[self._by_pid[pid]]["ticks"]):
                 self._adopted.discard(pid)
-                self._exits[self._by_pid.pop(pid)] = _Exit(255, "ExitCodeLost", "", session=True)
+                process = self._by_pid.pop(pid)
+                if cgroups.was_out_of_memory(self._records[process].get("cgroups", [])):
+                    self._exits[process] = _Exit(137, "OOMKilled", "", session=True)
+                else:
+                    self._exits[process] = _Exit(255, "ExitCodeLost", "", session=True)
 
     def _settle(self) -> None:
         """Record the end of each process whose leader has exited, once nothing that it started runs."""
         for process, found in list(self._exits.items()):
             record = self._records[process]
             leader = record["pid"], record["ticks"], record["log"]
-            if not self._sweep(self._marker(process), *leader, session=found.session):
+            killed = cgroups.kill(record.get("cgroups", []))
+            if not self._sweep(self._marker(process), *leader, session=found.session) and not killed:
                 del self._exits[process]
                 self._end(record, found)
 
-    def _sweep(self, marker: str, leader: int, ticks: int, log: str, *, session: bool) -> bool:
+    def _sweep(self, marker: str, leader: int, ticks: int, output: str, *, session: bool) -> bool:
         """Kill everything that an ended process or command started, as in a container. Returns whether any ran.
 
         The marker finds processes that left the session; the session and the log that they write to find those that
@@ -365,12 +392,12 @@ class ProcessKeeper:
         table.pop(os.getpid(), None)
         holder = table.get(leader)
         session = session and (holder is None or holder.start_ticks == ticks) and leader not in self._by_pid
-        has_log = log.startswith(f"{self._folder}/")  # another file, such as /dev/null, is shared and proves nothing
+        has_log = output.startswith(f"{self._folder}/")  # another file, such as /dev/null, is shared and proves nothing
         roots = []
         for entry in table.values():
             found = proc_table.read_marker(entry.pid)
             outputs = () if found else proc_table.read_outputs(entry.pid)
-            is_own = found == marker or found.startswith(f"{marker}!") or (has_log and log in outputs)
+            is_own = found == marker or found.startswith(f"{marker}!") or (has_log and output in outputs)
             is_stray = entry.parent == os.getpid() and not found and not self._is_held(entry, outputs)
             if is_own or is_stray or (session and entry.session == leader):
                 roots.append(entry.pid)
@@ -381,16 +408,33 @@ class ProcessKeeper:
 
     def _is_held(self, entry: proc_table.ProcEntry, outputs: tuple[str, ...]) -> bool:
         """Whether a child of the keeper belongs to a process or command that runs."""
-        if any(each in self._by_pid or each in self._commands for each in (entry.pid, entry.session)):
+        if any(each in self._by_pid or each in self._commands.running for each in (entry.pid, entry.session)):
             return True
         return any(self._records[process]["log"] in outputs for process in self._by_pid.values())
 
     def _end(self, record: Record, found: _Exit) -> None:
-        record |= {"ended": _now(), "exit_code": found.code, "reason": found.reason, "message": found.message}
+        message = found.message or read_message(record, failed=found.code != 0)
+        record |= {"ended": _now(), "exit_code": found.code, "reason": found.reason, "message": message}
+        cgroups.remove(record.get("cgroups", []))
         record["since_s"] = time.monotonic()
         record |= {"env": {}, "argv": []}  # only a process that runs needs them
-        self._save(record)
+        self._files.save(record)
+        self._log_of(record).end()
+        self._logs.pop(record["id"], None)
         self._notify(record)
+
+    def _log_of(self, record: Record) -> LogFile:
+        found = self._logs.get(record["id"])
+        if found is None:
+            found = self._logs[record["id"]] = LogFile(Path(record["log"]), record.get("log_bytes_max", BYTES_MAX))
+        return found
+
+    def _look_at_logs(self) -> None:
+        now_s = clock_s()
+        if self._by_pid and now_s >= self._looked_s + POLL_S:
+            self._looked_s = now_s
+            for process in self._by_pid.values():
+                self._log_of(self._records[process]).look()
 
     def _expire(self) -> None:
         now_s = clock_s()
@@ -398,9 +442,7 @@ class ProcessKeeper:
             record = self._records[process]
             if any(record[name] is not None and now_s >= record[name] for name in ("kill_at_s", "keep_until_s")):
                 self._signal(record, signal.SIGKILL)
-        for pid, command in self._commands.items():
-            if self._stopping or now_s >= command.deadline_s:
-                proc_table.signal_group(pid, signal.SIGKILL)
+        self._commands.expire(now_s, stopping=self._stopping)
         self._watch_clients(now_s)
 
     def _signal(self, record: Record, number: int) -> None:
@@ -412,8 +454,11 @@ class ProcessKeeper:
     def _timeout_s(self) -> float:
         """How long to sleep: to the next deadline at the most."""
         now_s = clock_s()
-        next_s = ADOPTED_POLL_S if self._adopted or self._unsaved or any(c.unsent for c in self._clients) else 60.0
-        deadlines = [each.deadline_s for each in self._commands.values()]
+        polls = self._adopted or self._files.unsaved or any(client.unsent for client in self._clients)
+        next_s = ADOPTED_POLL_S if polls else 60.0
+        deadlines = [each.deadline_s for each in self._commands.running.values()]
+        if self._by_pid:
+            deadlines.append(self._looked_s + POLL_S)
         for process in self._by_pid.values():
             record = self._records[process]
             deadlines += [record[name] for name in ("kill_at_s", "keep_until_s") if record[name] is not None]
@@ -427,46 +472,8 @@ class ProcessKeeper:
         for client in self._clients:
             client.send({"event": record["id"], "pod_uid": record["identity"][0]})
 
-    # -- records -----------------------------------------------------------------------------------
-
     def _marker(self, process: str) -> str:
         return f"{self._folder}/{process}"
-
-    def _path(self, process: str) -> Path:
-        return self._folder / "processes" / f"{process}.json"
-
-    def _save(self, record: Record) -> None:
-        """Write a record; again later, if the disk is full: the keeper must go on holding its processes."""
-        try:
-            self._write(record)
-            self._unsaved.discard(record["id"])
-        except OSError as error:
-            if record["id"] not in self._unsaved:
-                _log(f"{self._path(record['id'])} is not written yet: {error}")
-            self._unsaved.add(record["id"])
-
-    def _save_again(self) -> None:
-        for process in list(self._unsaved):
-            self._save(self._records[process])
-
-    def _write(self, record: Record) -> None:
-        path = self._path(record["id"])
-        partial = path.with_suffix(".partial")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(json.dumps(record).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _log(text: str) -> None:
-    with suppress(OSError):  # the log may be on a full disk too
-        print(text, file=sys.stderr, flush=True)
 
 
 def _now() -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import selectors
 import socket
+import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-LINE_BYTES_MAX = 4 * 1024 * 1024
-"""Longest request."""
-UNSENT_BYTES_MAX = 16 * 1024 * 1024
-UNSENT_S_MAX = 10.0
-"""A client that has not read anything for so long, or has so much to read, is disconnected."""
-UNSENT_BYTES_PAUSE = 256 * 1024
-"""With so much to read, no more of its requests are taken."""
+if TYPE_CHECKING or __package__:
+    from kedge.agent.process.keeper_bounds import LINE_BYTES_MAX, UNSENT_BYTES_MAX, UNSENT_BYTES_PAUSE, UNSENT_S_MAX
+else:  # run as a program, without the package
+    sys.path.insert(0, str(Path(__file__).parent))
+    from keeper_bounds import LINE_BYTES_MAX, UNSENT_BYTES_MAX, UNSENT_BYTES_PAUSE, UNSENT_S_MAX
+
+NO_OPERATION = "the keeper has no operation"
+"""The beginning of a refusal. Agents of later versions recognise an older keeper by these words."""
 
 
 def clock_s() -> float:

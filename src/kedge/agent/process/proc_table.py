@@ -6,13 +6,23 @@ A pid alone proves nothing, because the kernel reuses pids: a process is its pid
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
+import termios
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+if TYPE_CHECKING or __package__:
+    from kedge.agent.process import cgroups, mounts
+else:  # run as a part of the keeper, without the package
+    import cgroups
+    import mounts
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 MARKER = "KEDGE_PROCESS"
 """Environment variable of every process that a keeper starts: the keeper's folder and the id of the record."""
 _DEFAULTED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -102,12 +112,46 @@ def kill_all(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+class Stdio(NamedTuple):
+    """Paths of the standard streams. A path may be `/proc/PID/fd/N` of another process, such as a pipe."""
+
+    stdin: str
+    stdout: str
+    stderr: str
+    terminal: bool = False
+    """Whether standard input is the terminal that controls the session."""
+
+
+SILENT = Stdio(os.devnull, os.devnull, os.devnull)
+
+
+class Confinement(NamedTuple):
+    """The surroundings that a child enters before its program."""
+
+    cgroups: tuple[str, ...] = ()
+    binds: tuple[mounts.Bind, ...] = ()
+    scratch: str = ""
+    """An empty folder for a new root."""
+    mounts_of: int = 0
+    """A process whose mounts it has; 0 for those of the keeper, and `binds`."""
+
+
+OPEN = Confinement()
+
+
 class ExecFailed(OSError):
     """The program could not be executed: it is missing, is not a program, or its folder is missing."""
 
 
-def spawn(argv: list[str], env: Mapping[str, str], cwd: str, log: str, record: Callable[[int], None]) -> int:
-    """Start a program as the leader of a session of its own, with its output appended to a file.
+def spawn(
+    argv: list[str],
+    env: Mapping[str, str],
+    cwd: str,
+    stdio: Stdio,
+    record: Callable[[int], None],
+    confinement: Confinement = OPEN,
+) -> int:
+    """Start a program as the leader of a session of its own. A file of its output is appended to.
 
     The child waits until `record` has returned. If the keeper is killed before that, or `record` raises, the child
     reads the end of its pipe and exits: no program runs that is not recorded.
@@ -116,16 +160,16 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, log: str, record: C
         ExecFailed: after `record`: the program cannot run.
         OSError: before `record`, or raised by it: no program ran.
     """
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    opened = [output]
+    opened: list[int] = []
     try:
+        streams = _open_streams(stdio, opened)
         gate, release = os.pipe2(os.O_CLOEXEC)
         opened += (gate, release)
         report, failure = os.pipe2(os.O_CLOEXEC)
         opened += (report, failure)
         pid = os.fork()
         if pid == 0:
-            _run_child(argv, env, cwd, output, gate, release, failure)
+            _run_child(argv, env, cwd, streams, stdio.terminal, confinement, gate, failure)
         os.close(failure)
         opened.remove(failure)
         try:
@@ -147,19 +191,42 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, log: str, record: C
     return pid
 
 
+def _open_streams(stdio: Stdio, opened: list[int]) -> tuple[int, int, int]:
+    """Open the three streams; each descriptor is also added to `opened`. A terminal must not become the keeper's."""
+    opened.append(os.open(stdio.stdin, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    output = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
+    for path in (stdio.stdout, stdio.stderr):
+        new = 0 if path.startswith(("/proc/", "/dev/")) else os.O_CREAT
+        opened.append(os.open(path, output | new, 0o600))
+    return opened[0], opened[1], opened[2]
+
+
 def _run_child(
-    argv: list[str], env: Mapping[str, str], cwd: str, output: int, gate: int, release: int, failure: int
+    argv: list[str],
+    env: Mapping[str, str],
+    cwd: str,
+    streams: tuple[int, int, int],
+    terminal: bool,
+    confinement: Confinement,
+    gate: int,
+    failure: int,
 ) -> NoReturn:
     """Never returns: a child that unwound would be a second keeper."""
     code = errno.EINVAL
     try:
-        os.close(release)
+        _close_others({0, 1, 2, *streams, gate, failure})
         if os.read(gate, 1):
             os.setsid()
+            cgroups.join(list(confinement.cgroups))
+            if confinement.mounts_of:
+                mounts.enter(confinement.mounts_of)
+            if confinement.binds:
+                mounts.bind_all(confinement.binds, confinement.scratch)
             os.chdir(cwd or "/")
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            if terminal:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             for each in _DEFAULTED:
                 signal.signal(each, signal.SIG_DFL)
             os.execve(_find_program(argv[0], env.get("PATH", os.defpath)), argv, env)
@@ -171,6 +238,18 @@ def _run_child(
         os._exit(127)
 
 
+def _close_others(kept: set[int]) -> None:
+    """Close the other descriptors now, not at exec: mounts may take long.
+
+    Until then a child of a killed keeper would hold its lock, so that no other keeper starts, and its socket and
+    connections, so that agents wait for replies of a keeper that is gone.
+    """
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        if int(name) not in kept:
+            with suppress(OSError):  # the listing's own
+                os.close(int(name))
+
+
 def _find_program(name: str, path: str) -> str:
     if "/" in name:
         return name
@@ -179,3 +258,33 @@ def _find_program(name: str, path: str) -> str:
         if os.access(candidate, os.X_OK) and candidate.is_file():
             return str(candidate)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+def consumption_of(owners: Mapping[int, str], groups: Mapping[str, list[str]]) -> dict[str, dict[str, float]]:
+    """CPU seconds and bytes of processes and all below them, by owner. `owners` is by pid of the topmost process.
+
+    Control groups count children that have ended, and memory that processes share once; `/proc` has the rest.
+    """
+    found = {}
+    for owner, (ticks, pages) in _totals(owners).items():
+        cpu_s, held = cgroups.usage(groups.get(owner, []))
+        found[owner] = {
+            "cpu_s": ticks / _TICKS if cpu_s is None else cpu_s,
+            "bytes": pages * _PAGE if held is None else held,
+        }
+    return found
+
+
+def _totals(owners: Mapping[int, str]) -> dict[str, tuple[int, int]]:
+    """CPU ticks and pages by owner, from `/proc`."""
+    table = read_table()
+    totals: dict[str, tuple[int, int]] = {}
+    for pid in table:
+        above, seen = pid, 0
+        while above not in owners and above in table and seen < 100:
+            above, seen = table[above].parent, seen + 1
+        owner = owners.get(above)
+        if owner is not None:
+            ticks, pages = totals.get(owner, (0, 0))
+            totals[owner] = ticks + table[pid].cpu_ticks, pages + table[pid].pages
+    return totals

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kedge.sim.scenario import ScenarioError, ScenarioRun, parse_scenario, run_scenario
-from kedge.sim.scenario.kept_runs import final_objects
+from kedge.sim.scenario.kept_runs import objects_at
 
 HEAD = """\
 scenario: small
@@ -51,7 +51,7 @@ expect:
 """
     )
     assert done.passed, done.violation
-    pods = [each for each in final_objects(done.recording) if each["kind"] == "Pod"]
+    pods = [each for each in objects_at(done.recording) if each["kind"] == "Pod"]
     (mutation,) = json.loads(pods[0]["metadata"]["annotations"]["kedge.dev/mutations"])
     assert (mutation["policy"], mutation["paths"]) == ("team", ["/metadata/labels/example.com~1team"])
 

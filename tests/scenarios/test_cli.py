@@ -44,7 +44,7 @@ def test_run_of_a_file_that_passes_exits_with_0_and_prints_the_timeline(tmp_path
     done = CliRunner().invoke(main, ["scenario", "run", str(file)])
     assert done.exit_code == 0, done.output
     assert "passed: small, seed 0" in done.output
-    assert "Node/node-a exists" in done.output
+    assert "Node node-a exists" in done.output
     quiet = CliRunner().invoke(main, ["scenario", "run", "-q", str(file)])
     assert "TIME" not in quiet.output
     assert "passed" in quiet.output
@@ -98,7 +98,8 @@ def test_a_kept_run_is_extracted_for_other_tools(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     done = CliRunner().invoke(main, ["replay", str(tmp_path / "small-seed-0.kedge"), "--extract", str(folder)])
     assert done.exit_code == 0, done.output
-    names = ["scenario.yaml", "run.json", "timeline.txt", "trace.txt", "objects.json"]
+    texts = ["scenario.yaml", "run.json", "timeline.txt", "trace.txt"]
+    names = [*texts, "initial.json", "policies.json", "decisions.json", "objects.json"]
     assert done.output.split() == [str(folder / name) for name in names]
     run = json.loads((folder / "run.json").read_text())
     assert run["violation"]["invariant"] == "Pod/default/ghost exists"

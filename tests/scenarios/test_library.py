@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.kit.scenarios import finished
 
 from kedge.sim.scenario import library_names, load_scenario, parse_scenario, run_scenario
 
@@ -11,13 +12,13 @@ WEAK = [(name, each.name, each.breaks) for name in library_names() for each in l
 
 @pytest.mark.parametrize("name", library_names())
 def test_the_real_controllers_pass(name: str) -> None:
-    done = run_scenario(load_scenario(name))
+    done = finished(name)
     assert done.passed, f"{done.violation}\n" + "\n".join("  ".join(row) for row in done.timeline[-40:])
 
 
 @pytest.mark.parametrize(("name", "without", "breaks"), WEAK)
 def test_a_weak_variant_breaks_the_rule_that_its_file_names(name: str, without: str, breaks: str) -> None:
-    done = run_scenario(load_scenario(name), without=without)
+    done = finished(name, without)
     assert done.violation is not None, f"{name} passes without {without}"
     assert done.violation.invariant == breaks
 
@@ -46,24 +47,26 @@ def test_a_safeguard_is_restored_after_a_weak_run() -> None:
 
 
 def test_a_timeline_has_steps_faults_and_commits_in_order() -> None:
-    done = run_scenario(load_scenario("stale-policy-canary"))
+    done = finished("stale-policy-canary")
     kinds = {kind for _, kind, _ in done.timeline}
     assert {"step", "fault", "committed", "refused", "held"} <= kinds
     times = [at for at, _, _ in done.timeline]
     assert times == sorted(times)
     texts = [text for _, _, text in done.timeline]
     taken = texts.index("Pod training bound to node-b7")
-    assert taken < texts.index("Pod risk-api-0 bound to node-c2")
+    assert taken < texts.index("Pod risk-api-2 bound to node-c2")
 
 
 def test_a_timeline_has_every_stage_of_a_lost_node() -> None:
-    texts = [text for _, kind, text in run_scenario(load_scenario("missing-replica")).timeline if kind == "committed"]
+    texts = [text for _, kind, text in finished("missing-replica").timeline if kind == "committed"]
+    lost = next(text for text in texts if text.endswith("DisruptionTarget=True (NodeLost)")).split()[1]
+    assert f"Pod {lost} bound to node-gpu-7" in texts
     stages = [
-        "Node node-b1 Suspect=True (HeartbeatLate)",
-        "Node node-b1 Ready=Unknown (NodeStatusUnknown)",
-        "Node node-b1 Lost=True (HeartbeatsLost)",
-        "Pod fraud-batch-2 DisruptionTarget=True (NodeLost)",
-        "Pod fraud-batch-2 ended: Failed, NodeLost",
+        "Node node-gpu-7 Suspect=True (HeartbeatLate)",
+        "Node node-gpu-7 Ready=Unknown (NodeStatusUnknown)",
+        "Node node-gpu-7 Lost=True (HeartbeatsLost)",
+        f"Pod {lost} DisruptionTarget=True (NodeLost)",
+        f"Pod {lost} ended: Failed, NodeLost",
     ]
     assert [each for each in texts if each in stages] == stages
 

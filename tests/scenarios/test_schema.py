@@ -19,7 +19,8 @@ from kedge.sim.scenario import (
     read_scenario,
     run_scenario,
 )
-from kedge.sim.scenario.kept_runs import extract_run, kept_scenario, load_kept_scenario, replay_kept
+from kedge.sim.scenario.kept_runs import extract_run, load_kept_scenario, replay_kept
+from kedge.sim.scenario.kept_scenarios import kept_scenario
 from kedge.sim.scenario.steps import VERBS
 
 HEAD = """\

@@ -8,73 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 from tests.kit.agent import CALM, bind, claims, until
+from tests.kit.agent_crashes import CrashPlan, crash_at_notes, crash_at_requests
 from tests.objects import pod, pod_key
 
-from kedge.api.requests import ConfirmEnded, Create, DeleteOptions, Reply, Request
+from kedge.api.requests import DeleteOptions
 from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_RUN_S_LABEL
-from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
+from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.judges.invariants import Judge
-from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
-DOWN_S = 3.0
 NOTES = ("start", "stop", "forget")
-
-
-class AgentAction(NamedTuple):
-    """One action of an agent."""
-
-    what: str
-    about: str
-
-
-@dataclass
-class CrashPlan:
-    """The actions of an agent, and its crash: before or after its n-th action, counted over all its runs."""
-
-    crashes_at: int = -1
-    before: bool = False
-    acts: list[AgentAction] = field(default_factory=list)
-    crashes: int = 0
-
-    async def perform(self, host: Host, sim: Simulation, act: AgentAction, work: Any) -> Any:
-        number = len(self.acts)
-        self.acts.append(act)
-        if number == self.crashes_at and self.before:
-            work.close()
-            await self._crash(host, sim)
-        reply = await work
-        if number == self.crashes_at:
-            await self._crash(host, sim)
-        return reply
-
-    async def _crash(self, host: Host, sim: Simulation) -> None:
-        self.crashes += 1
-        world = sim.world
-        world.loop.call_later(DOWN_S, host.restart, context=world.context)
-        host.crash()
-        await asyncio.sleep(0)  # it crashes here
-
-
-class CrashingTransport(RemoteTransport):
-    """Counts every request except heartbeats to leases."""
-
-    def __init__(self, crash_plan: CrashPlan, sim: Simulation, host: Host, remote: Any) -> None:
-        super().__init__(remote)
-        self._crash_plan, self._sim, self._host = crash_plan, sim, host
-
-    async def send(self, request: Request[Reply]) -> Reply:
-        if request.reads or request.target.kind.startswith("Lease"):
-            return await super().send(request)
-        about = request.pod_uid if isinstance(request, ConfirmEnded) else str(request.target)
-        if isinstance(request, Create):
-            about = request.kind.key_kind
-        act = AgentAction(request.label, about)
-        return cast("Reply", await self._crash_plan.perform(self._host, self._sim, act, super().send(request)))
 
 
 class ReportedPhases:
@@ -108,14 +54,9 @@ async def agent_run(sim: Simulation, crash_plan: CrashPlan) -> None:
     cluster = Cluster(sim, limits=CALM)
     await cluster.set_up()
     Judge(cluster)
-
-    def transport(host: Host, *, server: int = 0) -> RemoteTransport:
-        return CrashingTransport(crash_plan, sim, host, host.remote(cluster.servers[server], API))
-
-    cluster.transport = transport  # type: ignore[method-assign]
+    crash_at_requests(cluster, crash_plan)
     node = cluster.add_node("node-a")
-    for note in NOTES:
-        setattr(node.driver, note, partial(_noted, crash_plan, sim, node.host, note, getattr(node.driver, note)))
+    crash_at_notes(node, crash_plan, NOTES)
     reports = ReportedPhases(sim, cluster)
     await until(lambda: cluster.find(node.key) is not None)
     for name, run_s, code, policy in (
@@ -137,12 +78,6 @@ async def agent_run(sim: Simulation, crash_plan: CrashPlan) -> None:
     await asyncio.sleep(3 * CALM.agent_audit_s)
     if cluster.versions(but=("Lease.coordination.k8s.io",)) != before:
         sim.violate("then silence", "an agent that has reported everything keeps writing")
-
-
-async def _noted(
-    crash_plan: CrashPlan, sim: Simulation, host: Host, what: str, note: Any, identity: Any, *args: Any, **named: Any
-) -> None:
-    await crash_plan.perform(host, sim, AgentAction(what, identity.container), note(identity, *args, **named))
 
 
 def check(sim: Simulation, cluster: Cluster, reports: ReportedPhases) -> None:

@@ -15,12 +15,14 @@ from kedge.sim.judges.endings import (
     ENDINGS_OF,
     budgets_count_the_healthy_pods,
     claims_belong_to_pods,
+    conditions_show_the_end,
     endpoints_are_the_ready_pods,
     jobs_finish,
     machines_run_the_bound_pods,
     nodes_are_ready,
     orphans_are_collected,
     replicas_converge,
+    rollouts_come_to_rest,
     stage_counts_equal_the_store,
 )
 from kedge.sim.judges.invariants import Judge
@@ -30,10 +32,22 @@ from kedge.store import DeleteKey
 Break = Callable[[RawCluster], Awaitable[None]]
 
 
+async def leave_a_failure_that_is_over(raw: RawCluster) -> None:
+    body = replica_set(0)
+    body["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "Forbidden"}]}
+    await raw.add(body, "rs-1")
+
+
 async def leave_a_job_unfinished(raw: RawCluster) -> None:
     spec = {"template": {"spec": pod()["spec"]}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sums", "namespace": "default"}, "spec": spec}
     await raw.add(job, "j-1")
+
+
+async def leave_a_rollout_under_way(raw: RawCluster) -> None:
+    metadata = {"name": "web", "namespace": "default"}
+    rollout = {"apiVersion": "kedge.dev/v1", "kind": "Rollout", "metadata": metadata, "status": {"phase": "Holding"}}
+    await raw.add(rollout, "rollout-1")
 
 
 async def list_no_endpoints(raw: RawCluster) -> None:
@@ -123,6 +137,7 @@ async def leave_a_node_suspect(raw: RawCluster) -> None:
 
 
 UNFINISHED: list[tuple[Break, Callable[[Judge], bool]]] = [
+    (leave_a_failure_that_is_over, conditions_show_the_end),
     (want_more_replicas, replicas_converge),
     (stop_in_mid_rollout, replicas_converge),
     (miscount_stages, stage_counts_equal_the_store),
@@ -135,6 +150,7 @@ UNFINISHED: list[tuple[Break, Callable[[Judge], bool]]] = [
     (list_a_deleted_pod, endpoints_are_the_ready_pods),
     (list_a_deleted_pod_as_not_ready, endpoints_are_the_ready_pods),
     (miscount_healthy_pods, budgets_count_the_healthy_pods),
+    (leave_a_rollout_under_way, rollouts_come_to_rest),
 ]
 
 

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from kedge.sim.kernel import (
     ReplayVerdict,
     Simulation,
     SimulationTarget,
+    UnknownTarget,
     find_target,
     hunt,
     make_artefact,
@@ -32,8 +35,10 @@ from kedge.sim.kernel import (
     simulate,
     write_artefact,
 )
+from kedge.sim.kernel.artefacts import fingerprint
 from kedge.sim.kernel.failure_report import describe_failure
 from kedge.sim.kernel.hunt import UnknownExecutor
+from kedge.sim.kernel.targets import reference_to
 
 HERE = Path(__file__).parent
 KIT = HERE.parent / "kit"
@@ -225,6 +230,60 @@ def test_a_budget_ends_the_search_for_needed_faults_and_the_rest_is_reported_as_
     assert [each.needed for each in shrunk.conditions] == [True] * tried + [None] * (9 - tried)
     artefact = make_artefact(target, shrunk.outcome, shrunk.conditions)
     assert describe_failure(artefact).count("not tried") == 9 - tried
+
+
+# -- targets with arguments ------------------------------------------------------------------------
+
+LUCK = {"left": 1}
+
+
+def lucky(name: str, without: str = "") -> SimulationTarget:
+    """A factory: with `without`, each run has no luck."""
+
+    async def program(sim: Simulation) -> None:
+        await asyncio.sleep(1)
+        sum(range(400_000))  # longer than a thread's turn: others begin meanwhile
+        if not LUCK["left"]:
+            sim.violate("luck is left", name)
+
+    @contextmanager
+    def unlucky() -> Iterator[None]:
+        before, LUCK["left"] = LUCK["left"], 0
+        try:
+            yield
+        finally:
+            LUCK["left"] = before
+
+    return SimulationTarget(program=program, faults=NO_FAULTS, around=unlucky if without else nullcontext)
+
+
+def test_a_reference_may_have_arguments_for_the_function_that_makes_the_target() -> None:
+    plain = find_target(reference_to(f"{__file__}:lucky", {"name": "a b&c"}))
+    assert plain.run(0).violation is None
+    weak = find_target(reference_to(f"{__file__}:lucky", {"name": "a b&c", "without": "luck"}))
+    violation = weak.run(0).violation
+    assert violation is not None
+    assert violation.message == "a b&c"
+    assert find_target(weak.reference).run(0).violation == violation
+    with pytest.raises(UnknownTarget, match="only a function takes arguments"):
+        find_target(f"{__file__}:LUCK?name=a")
+
+
+def test_a_change_around_a_run_is_made_for_that_run_alone() -> None:
+    """Threads take turns: a change that is undone in the middle of another thread's run would hide its failure."""
+    target = find_target(reference_to(f"{__file__}:lucky", {"name": "x", "without": "luck"}))
+    found = hunt(target, range(40), executor="thread", jobs=4)
+    assert found.failures == 40
+    assert LUCK["left"] == 1
+
+
+def test_other_sources_of_a_target_are_part_of_its_build(tmp_path: Path) -> None:
+    file = tmp_path / "part.txt"
+    file.write_text("one")
+    target = replace(lucky("x"), sources=(file,))
+    before = fingerprint(target)
+    file.write_text("two")
+    assert fingerprint(target) != before
 
 
 # -- files and replay ------------------------------------------------------------------------------

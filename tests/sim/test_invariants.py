@@ -11,13 +11,13 @@ from tests.kit.cluster import run_without_faults
 from tests.kit.raw_cluster import RawCluster, replica_set, slotted
 from tests.objects import config_map, node, pod, pod_key, resource_quota, zone_quota
 
-from kedge.agent.core import Identity
+from kedge.agent.core import ContainerSetup, Identity
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.api.views import PodView
 from kedge.api.wellknown import AT_MOST_ONE, DRAINING, SLOT
 from kedge.keys import Fence, Key, Origin
 from kedge.sim.cluster import Cluster
-from kedge.sim.judges.facts import LAG_S
+from kedge.sim.judges.facts import LAG_S, STANDING_LAGS
 from kedge.sim.judges.invariants import SAFETY, Judge
 from kedge.sim.judges.process_starts import PROCESSES
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
@@ -41,6 +41,17 @@ async def overfill_a_node(raw: RawCluster) -> None:
 async def overrun_a_quota(raw: RawCluster) -> None:
     await raw.cluster.create(resource_quota(pods="1"))
     await raw.cluster.create(pod())
+    await raw.add(pod("web-1"), "u-2")
+
+
+async def overrun_a_quota_of_a_scope(raw: RawCluster) -> None:
+    quota = resource_quota(pods="1")
+    quota["spec"]["scopes"] = ["NotBestEffort"]
+    await raw.cluster.create(quota)
+    best_effort = pod("plain")
+    del best_effort["spec"]["containers"][0]["resources"]
+    await raw.add(best_effort, "u-0")
+    await raw.add(pod("web-0"), "u-1")
     await raw.add(pod("web-1"), "u-2")
 
 
@@ -128,8 +139,11 @@ async def mark_a_pod_of_a_live_node_lost(raw: RawCluster) -> None:
 
 
 async def mark_lost(raw: RawCluster) -> None:
-    lost = {"type": "DisruptionTarget", "status": "True", "reason": "NodeLost"}
-    await raw.put(pod_key(), lambda found: found["status"].update(conditions=[lost]))
+    def change(found: dict[str, Any]) -> None:
+        lost = {"type": "DisruptionTarget", "status": "True", "reason": "NodeLost"}
+        found["status"]["conditions"] = [{**lost, "observedGeneration": found["metadata"]["generation"]}]
+
+    await raw.put(pod_key(), change)
 
 
 async def remove_the_last_healthy_replica(raw: RawCluster) -> None:
@@ -163,6 +177,19 @@ async def write_as_another_leader_of_one_epoch(raw: RawCluster) -> None:
 
 async def observe_a_future_generation(raw: RawCluster) -> None:
     await raw.add({**replica_set(1), "status": {"observedGeneration": 2}}, "rs-1")
+
+
+async def report_without_a_generation(raw: RawCluster) -> None:
+    """No controller writes it: an agent does."""
+    await raw.bound()
+    ready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    await raw.put(pod_key(), lambda found: found["status"]["conditions"].append(ready))
+
+
+async def create_with_a_condition_without_a_generation(raw: RawCluster) -> None:
+    body = replica_set(1)
+    body["status"] = {"conditions": [{"type": "Bound", "status": "False", "reason": "WaitingForReplicas"}]}
+    await raw.add(body, "rs-1")
 
 
 async def change_a_condition_of_an_old_generation(raw: RawCluster) -> None:
@@ -214,7 +241,9 @@ async def start(raw: RawCluster, where: str, uid: str, name: str = "web-0", node
     driver = raw.cluster.nodes[where].driver
     found = raw.cluster.find(pod_key(name))
     view = found.as_view(PodView) if found is not None else PodView()
-    await driver.start(Identity(uid, "main", 0, 0, node_uid), view, view.spec.containers[0], keep_s=None)
+    await driver.start(
+        Identity(uid, "main", 0, 0, node_uid), view, view.spec.containers[0], ContainerSetup(), keep_s=None
+    )
 
 
 async def start_a_pod_twice(raw: RawCluster) -> None:
@@ -244,9 +273,53 @@ def node_uid(raw: RawCluster, name: str) -> str:
     return found.uid
 
 
+RS_KEY = Key("ReplicaSet.apps", "default", "web")
+BY_CONTROLLER = Origin("", "replicaset:p1:1")
+
+
+async def write_condition(raw: RawCluster, status: str, reason: str, type_: str = "ReplicaFailure") -> None:
+    def change(found: dict[str, Any]) -> None:
+        written = {"type": type_, "status": status, "reason": reason, "observedGeneration": 1}
+        found["status"] = {"observedGeneration": 1, "conditions": [written]}
+
+    await raw.put(RS_KEY, change, origin=BY_CONTROLLER)
+
+
+async def claim_that_missing_replicas_have_a_node(raw: RawCluster) -> None:
+    await raw.add(replica_set(2), "rs-1")
+    await write_condition(raw, "True", "AllBound", "Bound")
+
+
+async def fail_on_a_pod_that_is_gone(raw: RawCluster) -> None:
+    await raw.add(replica_set(2), "rs-1")
+    await write_condition(raw, "True", "NotFound")
+
+
+async def fail_for_a_moment(raw: RawCluster) -> None:
+    await raw.add(replica_set(2), "rs-1")
+    await asyncio.sleep(2 * LAG_S)
+    await write_condition(raw, "True", "Forbidden")
+    await write_condition(raw, "False", "Succeeded")
+
+
+async def stay_bound_without_replicas(raw: RawCluster) -> None:
+    await raw.add(replica_set(1), "rs-1")
+    await raw.add(slotted("web-0"), "u-1")
+    await raw.cluster.authority.bind(Binding(pod=pod_key(), pod_uid="u-1", node="node-a"))
+    await write_condition(raw, "True", "AllBound", "Bound")
+    await raw.cluster.store.commit([], [DeleteKey(pod_key())])
+    await asyncio.sleep(STANDING_LAGS * LAG_S + 1)
+    await raw.cluster.create(config_map("any"))
+
+
 BREAKS: list[tuple[Break, str]] = [
+    (claim_that_missing_replicas_have_a_node, "a true condition holds"),
+    (fail_on_a_pod_that_is_gone, "a true condition holds"),
+    (fail_for_a_moment, "no condition flaps"),
+    (stay_bound_without_replicas, "a standing condition holds"),
     (overfill_a_node, "no commit adds to an overfull node"),
     (overrun_a_quota, "no commit adds to an overfull quota"),
+    (overrun_a_quota_of_a_scope, "no commit adds to an overfull quota"),
     (overrun_a_zone_quota, "the ledger equals the bindings"),
     (claim_over_a_zone_quota, "no commit adds to an overfull zone quota"),
     (bind_without_a_claim, "the ledger equals the bindings"),
@@ -263,6 +336,8 @@ BREAKS: list[tuple[Break, str]] = [
     (write_without_the_fence, "one leader writes in an epoch"),
     (write_as_another_leader_of_one_epoch, "one leader writes in an epoch"),
     (observe_a_future_generation, "conditions refer to the generation they observed"),
+    (report_without_a_generation, "conditions refer to the generation they observed"),
+    (create_with_a_condition_without_a_generation, "conditions refer to the generation they observed"),
     (change_a_condition_of_an_old_generation, "conditions refer to the generation they observed"),
     (scale_over_the_maximum, "the autoscaler stays within its bound"),
     (scale_up_while_a_replica_is_pending, "the autoscaler waits for pending replicas"),

@@ -11,7 +11,7 @@ from tests.objects import node, pod, pod_key
 
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
-from kedge.api.wellknown import DRAIN_NODE
+from kedge.api.wellknown import AT_MOST_ONE, AVAILABILITY_FLOOR, DRAIN_NODE
 from kedge.keys import Key, Origin
 from kedge.sim.cluster import Cluster
 from kedge.sim.judges.facts import LAG_S
@@ -41,26 +41,39 @@ class SingleReplica:
         key = Key(kind.key_kind, metadata.get("namespace", ""), metadata["name"])
         await self.cluster.store.commit([], [Put(key, encode_object({**body, "metadata": metadata}))])
 
-    async def update(self, strategy: dict[str, Any], *, image: str = "web:1", replicas: int = 1) -> None:
-        body = self._workload("Deployment", image, replicas)
+    async def update(
+        self,
+        strategy: dict[str, Any],
+        *,
+        image: str = "web:1",
+        replicas: int = 1,
+        annotations: dict[str, str] | None = None,
+        at_most_one: bool = False,
+    ) -> None:
+        body = self._workload("Deployment", image, replicas, at_most_one=at_most_one)
+        body["metadata"]["annotations"] = annotations or {}
         body["spec"]["strategy"] = strategy
         await self.put(body, "d-1")
 
     async def open(self, strategy: dict[str, Any]) -> None:
         await self.cluster.create(node("node-a"))
         await self.update(strategy)
-        owned = self._workload("ReplicaSet", "web:1", 1)
-        owned["metadata"] = {"name": "web-1", **by("Deployment", "web", "d-1")}
-        owned["spec"]["template"]["metadata"]["labels"]["pod-template-hash"] = "x"
-        await self.put(owned, "rs-1")
+        await self.add_set("web-1", "web:1")
         replica = pod(nodeName="node-a")
         replica["metadata"] |= by("ReplicaSet", "web-1", "rs-1")
         replica["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
         await self.put(replica, "u-1")
         await asyncio.sleep(2 * LAG_S)
 
-    def _workload(self, kind: str, image: str, replicas: int) -> dict[str, Any]:
-        template = {"metadata": {"labels": {"app": "web"}}, "spec": pod()["spec"]}
+    async def add_set(self, name: str, image: str, replicas: int = 1, *, at_most_one: bool = False) -> None:
+        owned = self._workload("ReplicaSet", image, replicas, at_most_one=at_most_one)
+        owned["metadata"] = {"name": name, **by("Deployment", "web", "d-1")}
+        owned["spec"]["template"]["metadata"]["labels"]["pod-template-hash"] = "x"
+        await self.put(owned, f"rs-{name.rpartition('-')[2]}")
+
+    def _workload(self, kind: str, image: str, replicas: int, *, at_most_one: bool) -> dict[str, Any]:
+        annotations = {AT_MOST_ONE: "true"} if at_most_one else {}
+        template = {"metadata": {"labels": {"app": "web"}, "annotations": annotations}, "spec": pod()["spec"]}
         template["spec"]["containers"][0]["image"] = image
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
         metadata = {"name": "web", "namespace": "default"}
@@ -87,9 +100,42 @@ async def a_rollout_within_bounds(workload: SingleReplica) -> None:
 
 
 async def a_reverted_rollout(workload: SingleReplica) -> None:
+    """The rollout had scaled the ReplicaSet down before it was reverted."""
+    await workload.update(RECREATE, image="web:2")
+    await workload.add_set("web-1", "web:1", 0)
+    await asyncio.sleep(5)
+    await workload.update(RECREATE)
+    await workload.add_set("web-1", "web:1")
+
+
+async def a_reverted_rollout_that_had_not_begun(workload: SingleReplica) -> None:
+    """No ReplicaSet was scaled down: nothing but the removal itself follows from the rollout."""
     await workload.update(RECREATE, image="web:2")
     await asyncio.sleep(5)
     await workload.update(RECREATE)
+
+
+async def a_rollback_of_two_at_most_one(workload: SingleReplica) -> None:
+    """One can stay while the other is replaced: no copy too many is needed."""
+    await workload.add_set("web-0", "web:0", at_most_one=True)
+    await workload.update(RECREATE, image="web:0", replicas=2, at_most_one=True)
+
+
+async def a_rollback_of_one_at_most_one(workload: SingleReplica) -> None:
+    """At most one copy, and at least one throughout a change, exclude each other."""
+    await workload.add_set("web-0", "web:0", at_most_one=True)
+    await workload.update(RECREATE, image="web:0", at_most_one=True)
+
+
+async def a_rollback(workload: SingleReplica) -> None:
+    """The pod is of another template than the ReplicaSet that the Deployment returns to."""
+    await workload.add_set("web-0", "web:0")
+    await workload.update(RECREATE, image="web:0")
+
+
+async def a_rollback_without_floor(workload: SingleReplica) -> None:
+    await workload.add_set("web-0", "web:0")
+    await workload.update(RECREATE, image="web:0", annotations={AVAILABILITY_FLOOR: "off"})
 
 
 async def a_rollout_reverted_long_ago(workload: SingleReplica) -> None:
@@ -126,6 +172,11 @@ CASES: list[tuple[dict[str, Any], Steps, bool]] = [
     (ROLLING, a_rollout_within_bounds, False),
     (RECREATE, a_reverted_rollout, True),
     (RECREATE, a_rollout_reverted_long_ago, False),
+    (RECREATE, a_reverted_rollout_that_had_not_begun, False),
+    (RECREATE, a_rollback, False),
+    (RECREATE, a_rollback_of_two_at_most_one, False),
+    (RECREATE, a_rollback_of_one_at_most_one, True),
+    (RECREATE, a_rollback_without_floor, True),
     (ROLLING, a_moment_at_zero_replicas, True),
     (ROLLING, a_drain, True),
     (ROLLING, a_pod_of_higher_priority, True),

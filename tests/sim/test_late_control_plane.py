@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from tests.kit.controllers import LEASE, ControllerHarness, until, with_harness
 from tests.kit.late_watches import HOUR_S, Delay, LateTransport
 
@@ -18,7 +17,7 @@ from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.segments import read_decisions
 from kedge.sim.cluster import API, Cluster, RemoteTransport
-from kedge.sim.judges import lifecycle_invariants, process_starts
+from kedge.sim.judges.facts import LAG_S
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 from kedge.sim.standard import LIMITS, JudgedCluster, Size, service, workload
 
@@ -36,9 +35,9 @@ def make_late(cluster: Cluster) -> Delay:
     return delay
 
 
-async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float) -> int:
+async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float, lag_s: float = LAG_S) -> int:
     """A rollout, a scale and the loss of a machine, while every watch is an hour late."""
-    world = JudgedCluster(sim, Size(nodes=4, zones=1, servers=2, schedulers=2, limits=limits))
+    world = JudgedCluster(sim, Size(nodes=4, zones=1, servers=2, schedulers=2, limits=limits), lag_s=lag_s)
     delay = make_late(world.cluster)
     await world.open(cluster_faults=False)
     user = world.user
@@ -59,19 +58,18 @@ async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float) -> int:
 
 
 def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_working() -> None:
+    """The lag is that of the watches: node lifecycle, blind by its watches, does not declare a silent node unready."""
     limits = replace(LIMITS, relist_every_s=30.0)
     for seed in range(2):
-        outcome = run(lambda sim: an_hour_late(sim, limits, for_s=900.0), seed, faults=NO_FAULTS)
+        outcome = run(lambda sim: an_hour_late(sim, limits, for_s=900.0, lag_s=HOUR_S), seed, faults=NO_FAULTS)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2000:]}"
         assert outcome.result == 5, "a rollout that watches alone would move was not moved by lists"
 
 
-def test_a_control_plane_with_late_caches_is_slow_but_breaks_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_plane_with_late_caches_is_slow_but_breaks_no_invariant() -> None:
     """No safety net, so that caches really are an hour behind: commits prove themselves on any age of cache."""
-    for module in (lifecycle_invariants, process_starts):
-        monkeypatch.setattr(module, "LAG_S", 2 * HOUR_S)
     blind = replace(LIMITS, relist_every_s=1e6, watch_probe_s=1e6, watch_silence_s=1e6, resync_every_s=1e6)
-    outcome = run(lambda sim: an_hour_late(sim, blind, for_s=1.5 * HOUR_S), 1, faults=NO_FAULTS)
+    outcome = run(lambda sim: an_hour_late(sim, blind, for_s=1.5 * HOUR_S, lag_s=2 * HOUR_S), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2000:]}"
 
 

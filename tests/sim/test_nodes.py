@@ -12,6 +12,7 @@ from tests.kit.nodes import (
     cluster_with_agents,
     find,
     has_condition,
+    new_cluster,
     objects,
     ready_pods,
     settle,
@@ -22,6 +23,7 @@ from kedge.api.conditions import is_true
 from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
+from kedge.sim.judges.facts import LAG_S
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
@@ -73,6 +75,25 @@ def test_the_pods_of_a_failed_node_are_replaced_once_and_every_decision_rechecks
         assert outcome.result is not None
         rechecked += outcome.result
     assert rechecked > len(seeds) * 20
+
+
+def test_a_write_that_was_in_flight_when_the_faults_ended_may_delay_the_goal() -> None:
+    """An API server that was paused then writes a condition which was true when it was sent."""
+
+    async def program(sim: Simulation, lost_from_s: float) -> None:
+        cluster = await new_cluster(sim)
+        begin_s = sim.now_s
+
+        def goal() -> bool:
+            since_s = sim.now_s - begin_s
+            return since_s >= lost_from_s - 1 and not lost_from_s <= since_s < lost_from_s + 1
+
+        await settle(sim, cluster, goal)
+
+    assert run(partial(program, lost_from_s=0.25), 1, faults=NO_FAULTS).violation is None
+    late = run(partial(program, lost_from_s=2 * LAG_S), 1, faults=NO_FAULTS).violation
+    assert late is not None
+    assert "came true and did not stay true" in str(late)
 
 
 async def one_is_partitioned(sim: Simulation, away_s: float) -> tuple[dict[str, str], dict[str, str], bool]:

@@ -22,6 +22,8 @@ from kedge.sim.judges.outages import requests_max
 from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, run
 
 KEY = Key("ConfigMap", "default", "settings")
+SMALL = Limits(client_in_flight_max=32)
+"""A bound that a few hundred readers exceed."""
 
 
 class BusyReader:
@@ -47,7 +49,7 @@ def outage(make: Callable[[Cluster, ProcessContext], Component], cut: str, *, la
     """Run a component through an outage: its server crashes, or its link or the link behind the server is cut."""
 
     async def program(sim: Simulation) -> None:
-        cluster = Cluster(sim, servers=1, limits=Limits(), hostile=True)
+        cluster = Cluster(sim, servers=1, limits=SMALL, hostile=True)
         await cluster.set_up()
         Judge(cluster)
         (host,) = cluster.boot("manager", [lambda context: make(cluster, context)])

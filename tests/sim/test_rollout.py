@@ -46,7 +46,7 @@ class CrashingNodes(MeteredNodes):
     """FakeNodes on which some pods keep crashing."""
 
     crashes: Callable[[Object], bool] = lambda _: False
-    obeying: bool = True
+    policies_are_used: bool = True
     """Whether schedulers report that they use the policies."""
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class CrashingNodes(MeteredNodes):
     async def work(self) -> None:
         await super().work()
         found = self.reader.get(SPREAD)
-        status = plan_policy_status(found.view, "hands") if found is not None and self.obeying else None
+        status = plan_policy_status(found.view, "hands") if found is not None and self.policies_are_used else None
         patch = plan_status(found, status, self.cluster.store_host.env().now()) if found and status else None
         if patch is not None:
             with suppress(Conflict):
@@ -238,6 +238,8 @@ def test_a_rollback_never_removes_the_only_healthy_capacity() -> None:
 
 def test_without_its_safeguard_a_rollback_leaves_no_replica_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RollbackCapacity, "is_safe", True)
+    # The Deployment has a safeguard of its own.
+    monkeypatch.setattr("kedge.controllers.deployment.controller._has_floor", lambda _: False)
     found = failing(rollback_of_all_there_is, range(5))
     assert found is not None
     assert found.violation is not None
@@ -375,7 +377,7 @@ def test_a_policy_that_leaves_pods_without_a_node_is_rolled_back() -> None:
 def test_a_policy_that_no_scheduler_reports_is_not_evaluated() -> None:
     async def cluster_program(sim: Simulation) -> None:
         cluster, hands, reader = await setup(sim)
-        hands.obeying = False
+        hands.policies_are_used = False
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(POLICY, policy())
         await cluster.authority.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
@@ -386,9 +388,9 @@ def test_a_policy_that_no_scheduler_reports_is_not_evaluated() -> None:
         await asyncio.sleep(60)
         assert (status_of(reader).stage, status_of(reader).reason) == (0, "ChangeNotObserved")
         assert "no scheduler" in status_of(reader).message
-        hands.obeying = True
+        hands.policies_are_used = True
         await until(lambda: status_of(reader).stage == 1)
-        hands.obeying = False
+        hands.policies_are_used = False
         await until(lambda: status_of(reader).activation_revision > 0)
         await cluster.authority.patch(WEB, {"spec": {"replicas": 5}})
         await asyncio.sleep(60)

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from tests.kit.committed import State
-from tests.kit.scheduler_fleet import SchedulerFleet, run_agents, settle
-from tests.kit.scheduler_invariants import NODES, OTHER, PODS, ZONES, Accounts, could_be_bound
+from tests.kit.disturbed_fleet import FAULTS, ROUNDS, cluster_of, disturbed_fleet
+from tests.kit.scheduler_fleet import run_agents, settle
+from tests.kit.scheduler_invariants import NODES, OTHER, PODS, could_be_bound
 from tests.kit.scheduler_users import User
-from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
+from tests.objects import POD, ZONE_QUOTA, pod, zone_quota
 
-from kedge.api.requests import DeleteOptions, WriteOptions
+from kedge.api.requests import Binding, DeleteOptions, WriteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.scheduler import Scheduler
@@ -24,11 +25,8 @@ from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.scheduler.state.unreleased_claims import UnreleasedClaims
 from kedge.server.service import claims, zones
 from kedge.server.service.core import Staged, staged_value
-from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import FaultPlan, RunOutcome, Simulation, Swarm, run
 
-ROUNDS = 5
-FAULTS = Swarm()
 AT_THE_BIND = Swarm(
     without=(
         "duplicate", "hide", "partition", "crash", "crash caller", "crash callee", "pause", "pause caller",
@@ -36,47 +34,10 @@ AT_THE_BIND = Swarm(
     )
 )  # fmt: skip
 """No lasting faults: the ambush makes its own."""
-URGENT = {
-    "apiVersion": "scheduling.k8s.io/v1",
-    "kind": "PriorityClass",
-    "metadata": {"name": "urgent"},
-    "value": 10,
-}
-
-
-async def cluster_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") -> SchedulerFleet:
-    """Three nodes, with the accounts invariant."""
-    cluster = Cluster(sim, servers=2, hostile=True)
-    await cluster.set_up()
-    await cluster.create(URGENT)
-    fleet = SchedulerFleet(sim, cluster, make=make)
-    sim.check_always(Accounts(sim))
-    for name in NODES:
-        await cluster.authority.create(NODE, node(name, zone=ZONES[name], cpu=cpu))
-    return fleet
 
 
 async def under_faults_and_users(sim: Simulation, make: Any = Scheduler) -> int:
-    fleet = await cluster_of(sim, make)
-    for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
-        fleet.boot(host_name, name)
-    fleet.boot_quotas()
-    agents = sim.driver.spawn(run_agents(fleet), name="agents")
-    users = []
-    for n in range(3):
-        host = sim.host(f"user-{n}")
-        users.append((host, User(fleet, fleet.client(host, n))))
-    for name in PODS[: sim.choose_int("pods at first", 0, len(PODS))]:
-        await fleet.cluster.authority.create(POD, users[0][1].body(name))
-    for _ in range(ROUNDS):
-        steps = [host.spawn(user.step(), name="step") for host, user in users]
-        await asyncio.wait(steps, timeout=3)
-        await asyncio.sleep(sim.choose("pause", (0.05, 0.3, 1.0, 4.0)))
-    while any(life.host.paused for life in fleet.living()):  # noqa: ASYNC110  healing would wake them too soon
-        await asyncio.sleep(0.5)
-    await settle(fleet)
-    agents.cancel()
-    return fleet.recheck()
+    return (await disturbed_fleet(sim, make)).recheck()
 
 
 def hunt(seeds: range, faults: FaultPlan = FAULTS) -> tuple[dict[str, int], int]:
@@ -235,9 +196,8 @@ def test_schedulers_that_forget_refusals_are_found_by_their_writes(monkeypatch: 
         fleet = await cluster_of(sim)
         for name in NODES[1:]:
             await fleet.cluster.authority.delete(Key("Node", "", name))
-        body = pod("ghost", cpu="800m")
-        body["spec"]["nodeName"] = NODES[0]
-        found = (await fleet.cluster.authority.create(POD, body)).object
+        found = (await fleet.cluster.authority.create(POD, pod("ghost", cpu="800m"))).object
+        await fleet.cluster.authority.bind(Binding(pod=found.key, node=NODES[0]))
         fleet.boot("one", "default-scheduler")
         while not any(life.scheduler.leading for life in fleet.processes):  # noqa: ASYNC110
             await asyncio.sleep(0.5)

@@ -29,7 +29,7 @@ from tests.objects import (
 )
 
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, DeleteOptions, GangChunk, GangPlace
+from kedge.api.requests import Binding, DeleteOptions, GangChunk, GangPlace, PatchType
 from kedge.client.contract import Client
 from kedge.errors import OperatingError
 from kedge.keys import Key
@@ -78,7 +78,9 @@ def a_running_pod_is_in_the_ledger_of_its_node(commit: Commit) -> Findings:
         if state.of("Node")[view.spec.node_name].created > bound_on(found):
             continue  # bound to an earlier incarnation of the node
         claim = ledger.claims.get(view.uid)
-        if claim is None or claim.state is not ClaimState.BOUND or claim.requests != pod_requests(view):
+        was_bound = "kedge.dev/bind" in found.metadata.annotations
+        states = (ClaimState.BOUND,) if was_bound else (ClaimState.BOUND, ClaimState.UNADMITTED)
+        if claim is None or claim.state not in states or claim.requests != pod_requests(view):
             yield "missing claim", f"{found.key} runs on {view.spec.node_name} without its claim: {claim}"
 
 
@@ -129,7 +131,8 @@ class NoOvercommit:
         after: dict[str, Units] = {}
         limits: dict[str, Units] = {}
         for name, ledger in state.live_ledgers().items():
-            after[name] = ledger.allocated
+            proved = (each for each in ledger.claims.values() if each.state is not ClaimState.UNADMITTED)
+            after[name] = add(*(each.proved for each in proved))
             limits[name] = node_allocatable(state.of("Node")[name].view)
         for found in state.of("ResourceQuota").values():
             after[str(found.key)] = to_units(found.view.status.used)
@@ -246,6 +249,11 @@ class Writer:
             ("bind", self._bind),
             ("bind", self._bind),
             ("bind", self._bind),
+            ("start pod", self._start_pod),
+            ("resize", self._resize),
+            ("resize", self._resize),
+            ("report", self._report),
+            ("report", self._report),
             ("end pod", self._end_pod),
             ("delete pod", self._delete_pod),
             ("reserve", self._reserve),
@@ -287,6 +295,37 @@ class Writer:
     async def _bind(self) -> None:
         found = await self._client.get(pod_key(self._name()))
         await self._client.bind(Binding(pod=found.key, pod_uid=found.uid, node=self._node_name()))
+
+    async def _start_pod(self) -> None:
+        """As an agent does before it starts a pod; for one that was created with its node, it asks for admission."""
+        found = await self._client.get(pod_key(self._name()))
+        if found.view.spec.node_name:
+            at = f"2030-01-01T00:00:0{self._sim.choose_int('second', 0, 9)}Z"
+            await self._client.patch(found.key, {"status": {"startTime": at}}, subresource="status")
+
+    async def _resize(self) -> None:
+        size = {"requests": {"cpu": self._sim.choose("cpu", ("200m", "300m", "500m", "900m"))}}
+        body = {"spec": {"containers": [{"name": "main", "resources": size}]}}
+        key = pod_key(self._name())
+        await self._client.patch(key, body, patch_type=PatchType.STRATEGIC, subresource="resize")
+
+    async def _report(self) -> None:
+        """As an agent does: the size in the spec is allocated, and applied now or later."""
+        found = await self._client.get(pod_key(self._name()))
+        if not found.view.spec.node_name:
+            return
+        wanted = {name: str(amount) for name, amount in found.view.spec.containers[0].resources.requests.items()}
+        had = [each for each in found.view.status.container_statuses if each.resources is not None]
+        applied = wanted
+        if self._sim.choose("later", (True, False)) and had:
+            applied = {name: str(amount) for name, amount in had[0].resources.requests.items()}
+        shown: dict[str, object] = {"name": "main", "image": "web:1", "imageID": "", "ready": True, "restartCount": 0}
+        shown |= {"allocatedResources": wanted, "resources": {"requests": applied}}
+        begun = {"type": "PodResizeInProgress", "status": "True", "observedGeneration": found.metadata.generation}
+        conditions = [begun] if self._sim.choose("begins", (True, False)) else []
+        version = {"resourceVersion": str(found.revision)}
+        body = {"metadata": version, "status": {"containerStatuses": [shown], "conditions": conditions}}
+        await self._client.patch(found.key, body, subresource="status")
 
     async def _end_pod(self) -> None:
         key = pod_key(self._name())
@@ -405,6 +444,11 @@ def test_ledgers_and_quotas_balance_at_every_commit() -> None:
     for needed in (
         "bind",
         "bind: Refused",
+        "start pod",
+        "resize",
+        "resize: Forbidden",
+        "report",
+        "report: Conflict",
         "end pod",
         "delete pod",
         "reserve",

@@ -162,4 +162,4 @@ def test_no_backoff_of_a_seed_is_caused_by_the_breaker() -> None:
     assert count["held"] == 0
     assert count["waits"] > 0
     with replaced(Watcher, "_wait", count_as_failure):
-        assert pauses_of(5001)["held"] > 100
+        assert pauses_of(5001)["held"] > 0

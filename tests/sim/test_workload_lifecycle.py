@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from tests.kit.controllers import replica_set
 from tests.kit.workload_harness import WorkloadHarness, without_faults
 from tests.kit.workload_manifests import BATCH, JOB, WEB, batch, image, web
@@ -16,7 +17,7 @@ from kedge.api.holds import Hold
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions
-from kedge.api.wellknown import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST, REPLACES
+from kedge.api.wellknown import AT_MOST_ONE, AVAILABILITY_FLOOR, DISRUPTION_TARGET, DRAINING, NODE_LOST, REPLACES
 from kedge.controllers.shared.templates import template_digest, template_hash, template_of
 from kedge.keys import Key
 
@@ -103,6 +104,39 @@ async def test_old_replica_sets_beyond_the_history_limit_are_deleted(harness: Wo
     await harness.silence()
     images = {each.view.spec.template.spec.containers[0].image for each in harness.sets()}
     assert images == {"web:3", "web:4"}
+
+
+@pytest.mark.parametrize(("replicas", "at_most_one"), [(1, False), (3, False), (2, True)])
+@pytest.mark.parametrize("recreate", [True, False])
+def test_a_rollback_keeps_the_last_available_replica(replicas: int, at_most_one: bool, recreate: bool) -> None:
+    """The template that it returns to does not start any more: without the floor no replica would be left."""
+
+    @without_faults
+    async def program(harness: WorkloadHarness) -> None:
+        body = deployment("web", replicas=replicas)
+        rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}}
+        body["spec"]["strategy"] = {"type": "Recreate"} if recreate else rolling
+        if at_most_one:
+            body["spec"]["template"]["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
+        await harness.service.create(DEPLOYMENT, body)
+        await harness.until(harness.is_done)
+        first = harness.web().spec.template.spec.containers[0].image
+        await harness.service.patch(WEB, image("web:2"))
+        await harness.until(lambda: harness.is_done() and len(harness.serving("web:2")) == replicas)
+        harness.nodes.starts = lambda _: False
+        await harness.service.patch(WEB, image(first))
+        await harness.until(lambda: (c := harness.condition("AvailabilityFloor")) is not None and c.status == "True")
+        await asyncio.sleep(120)
+        assert len(harness.serving("web:2")) == 1
+        assert len(harness.reader.pods()) <= max(2, replicas)  # only a single replica gets a copy more
+        harness.nodes.starts = lambda _: True
+        await harness.until(lambda: harness.is_done() and len(harness.serving(first)) == replicas)
+        await harness.until(lambda: (c := harness.condition("AvailabilityFloor")) is not None and c.status == "False")
+        await harness.service.patch(WEB, {"metadata": {"annotations": {AVAILABILITY_FLOOR: "off"}}, **image("web:2")})
+        harness.nodes.starts = lambda _: False
+        await harness.until(lambda: not harness.serving())
+
+    program()
 
 
 @without_faults
@@ -235,6 +269,24 @@ async def test_an_at_most_one_pod_waits_for_the_end_of_a_pod_deleted_by_force(
     assert node is not None
     await harness.service.confirm_ended(node=node.key.name, node_uid=node.uid, pod_uid=gone.uid)
     await harness.until(harness.is_done)
+
+
+@without_faults
+async def test_an_at_most_one_pod_of_a_job_waits_for_the_end_of_the_pod_before_it(harness: WorkloadHarness) -> None:
+    """Its finalizer is removed and the pod is deleted by force: only the claim on the node shows that it runs."""
+    body = batch(completions=1, parallelism=1)
+    body["spec"]["template"]["metadata"] = {"annotations": {AT_MOST_ONE: "true"}}
+    await harness.service.create(JOB, body)
+    await harness.until(lambda: [each for each in harness.reader.pods() if each.view.spec.node_name])
+    (gone,) = harness.reader.pods()
+    node = harness.reader.get(Key("Node", "", gone.view.spec.node_name))
+    assert node is not None
+    await harness.service.patch(gone.key, {"metadata": {"finalizers": None}})
+    await harness.service.delete(gone.key, DeleteOptions(grace_s=0))
+    await asyncio.sleep(60)
+    assert harness.reader.pods() == []
+    await harness.service.confirm_ended(node=node.key.name, node_uid=node.uid, pod_uid=gone.uid)
+    await harness.until(lambda: len(harness.reader.pods()) == 1)
 
 
 @without_faults

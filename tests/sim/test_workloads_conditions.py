@@ -76,6 +76,25 @@ async def test_bound_is_never_true_before_all_replicas_of_the_template_have_a_no
     assert condition_of(harness, "Bound") == ("True", True)
 
 
+@without_faults
+async def test_a_scale_down_leaves_the_deployment_bound(harness: WorkloadHarness) -> None:
+    """The ReplicaSet has not counted its new generation at once, but it had more replicas with a node."""
+    seen: list[str] = []
+
+    def note(_: Commit) -> Iterator[tuple[str, str]]:
+        found = harness.condition("Bound") if harness.reader.get(WEB) is not None else None
+        seen.append("" if found is None else found.status)
+        return iter(())
+
+    await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=1))
+    await harness.until(harness.is_done)
+    harness.sim.check_always(note)
+    await harness.service.patch(WEB, {"spec": {"replicas": 1}})
+    await harness.until(harness.is_done)
+    assert condition_of(harness, "Bound") == ("True", True)
+    assert set(seen) == {"True"}
+
+
 async def idle() -> None:
     """No pod is bound or started."""
 

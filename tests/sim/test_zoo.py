@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from kedge.cli.zoo import clean_by_default
 from kedge.errors import InvariantBroken
 from kedge.server.service import quotas
 from kedge.sim.judges import endings, invariants, process_starts
-from kedge.sim.kernel import find_target
+from kedge.sim.kernel import find_target, read_artefact
 from kedge.sim.kernel.violations import Violation
 from kedge.sim.zoo import (
     UnknownZooEntry,
@@ -244,3 +245,39 @@ def test_entries_name_existing_invariants() -> None:
     known |= {vars(each).get("__name__", "") for each in judges if inspect.isclass(each)}
     for entry in all_entries():
         assert set(entry.breaks) <= known, entry.name
+
+
+def test_a_find_is_kept_and_replayed_with_its_story(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        main, ["zoo", "quota-not-proved", "--keep", str(tmp_path), "--executor", "inline", "--shrink-runs", "5"]
+    )
+    assert done.exit_code == 0, done.output
+    (file,) = tmp_path.iterdir()
+    assert f"kept: {file}" in done.output
+    entry = entry_named("quota-not-proved")
+    again = CliRunner().invoke(main, ["replay", str(file)])
+    assert again.exit_code == 0, again.output
+    first, without, *story, _, verdict = again.output.splitlines()
+    assert first.startswith("zoo entry quota-not-proved, seed ")
+    assert without == f"without: {entry.safeguard}"
+    assert any("violation" in line and entry.breaks[0] in line for line in story)
+    assert any("committed" in line for line in story)
+    assert verdict.startswith(f"same: {entry.breaks[0]}")
+    events = CliRunner().invoke(main, ["replay", str(file), "--events"])
+    assert "\nevents\n" in events.output
+    # Without the patch the invariant would hold, and the replay would differ.
+    assert find_target(WORLDS[entry.world].reference).run(read_artefact(file).tape, lenient=True).violation is None
+
+
+def test_a_kept_find_has_the_initial_objects_policies_and_decisions_of_its_cluster(tmp_path: Path) -> None:
+    row = hunt_entry("old-replicas-removed-first", seeds=400, shrink_runs=0, keep=str(tmp_path))
+    assert row.found
+    done = CliRunner().invoke(main, ["replay", row.file, "--extract", str(tmp_path / "parts")])
+    assert done.exit_code == 0, done.output
+    parts = {path.name: json.loads(path.read_text()) for path in (tmp_path / "parts").glob("*.json")}
+    assert "Namespace" in {each["kind"] for each in parts["initial.json"]["items"]}
+    assert "Pod" not in {each["kind"] for each in parts["initial.json"]["items"]}
+    assert "ReplicaSet" in {each["kind"] for each in parts["objects.json"]["items"]}
+    assert parts["policies.json"][0]["limits"]["node_lost_s"] > 0
+    assert parts["policies.json"][0]["policies"] == []
+    assert "replicaset" in {each["controller"] for each in parts["decisions.json"]}

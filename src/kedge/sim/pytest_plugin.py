@@ -1,4 +1,5 @@
 """A pytest plugin: `@simulate` tests run many seeds; failures are shrunk, kept, and printed with a replay command.
+The fixture `kedge_server` is a real API server with an empty store for each test.
 
 It is loaded in every run of pytest, so it imports the kernel only when a test needs it. Each test is one item, on any
 worker of pytest-xdist; files are written atomically, so workers do not conflict.
@@ -6,13 +7,14 @@ worker of pytest-xdist; files are written atomically, so workers do not conflict
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from kedge.sim.api_fixture import RunningServer, ServerThread
     from kedge.sim.kernel.artefacts import Artefact
     from kedge.sim.kernel.targets import SimulationTarget
 
@@ -35,6 +37,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kedge-failures", type=Path, default=None, metavar="DIR", help="where failures are kept (.kedge/failures)"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kedge_server(store): the store of the fixture kedge_server: memory or sqlite")
+
+
+@pytest.fixture(scope="session")
+def _kedge_server_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    from kedge.sim.api_fixture import ServerThread
+
+    thread = ServerThread(tmp_path_factory.mktemp("kedge-server"))
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def kedge_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, _kedge_server_thread: ServerThread
+) -> Iterator[RunningServer]:
+    """An API server over HTTPS with an empty store: `.url`, `.kubeconfig`, `.environment`.
+
+    `@pytest.mark.kedge_server(store="sqlite")` gives it a file instead of memory.
+    """
+    marker = request.node.get_closest_marker("kedge_server")
+    store = str(marker.kwargs.get("store", "memory")) if marker is not None else "memory"
+    with _kedge_server_thread.server(store, tmp_path_factory.mktemp("kedge-server")) as running:
+        yield running
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,7 +26,6 @@ from kedge.api.wellknown import (
     SIM_RUN_S_LABEL,
 )
 from kedge.controllers import CONTROLLERS, all_controllers, lease_of
-from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.lease import SharedElection
@@ -35,8 +34,9 @@ from kedge.sim.cluster import Cluster, Component, ComponentFactory, Node, Proces
 from kedge.sim.cluster.faults import ClusterFaults, ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
-from kedge.sim.judges.facts import LAG_S, is_ready
+from kedge.sim.judges.facts import LAG_S
 from kedge.sim.judges.invariants import Judge
+from kedge.sim.judges.pod_facts import is_ready
 from kedge.sim.kernel import Simulation, simulate
 
 LIMITS = Limits(
@@ -77,11 +77,11 @@ class Size:
 class JudgedCluster:
     """A cluster with a judge, a user and cluster faults."""
 
-    def __init__(self, sim: Simulation, size: Size) -> None:
+    def __init__(self, sim: Simulation, size: Size, *, lag_s: float = LAG_S) -> None:
         self.sim = sim
         self.size = size
         self.cluster = Cluster(sim, servers=size.servers, limits=size.limits, hostile=True)
-        self.judge = Judge(self.cluster)
+        self.judge = Judge(self.cluster, lag_s=lag_s)
         self.commits = 0
         """Commits that are more than lease renewals."""
         sim.check_always(self._count)
@@ -114,12 +114,8 @@ class JudgedCluster:
             self._cluster_faults.cancel()
             with suppress(asyncio.CancelledError):
                 await self._cluster_faults
-        for node in self.cluster.nodes.values():
-            if not node.host.up:
-                node.power_on()
-            with suppress(OperatingError):  # a deleted node registers again with its full size
-                size = {"status": {"allocatable": {"cpu": self.size.cpu}}}
-                await self.cluster.authority.patch(node.key, size, subresource="status")
+        self.cluster.power_on_machines()
+        await self.cluster.restore_sizes(self.cluster.nodes.values())
 
     async def close(self, *, within_s: float = 900.0, stays_s: float = 5.0, silence_s: float = 60.0) -> None:
         """Stop all faults, and require convergence and then silence."""

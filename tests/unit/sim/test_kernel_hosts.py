@@ -400,7 +400,7 @@ def test_a_parked_task_that_only_waits_for_itself_is_not_finalized_by_a_collecti
 
 
 def test_a_plain_method_runs_in_one_step_and_may_return_an_awaitable() -> None:
-    class Desk:
+    class UpperCaseServer:
         def __init__(self) -> None:
             self.seen: list[str] = []
 
@@ -424,19 +424,19 @@ def test_a_plain_method_runs_in_one_step_and_may_return_an_awaitable() -> None:
 
     async def program(sim: Simulation) -> None:
         sim_of.append(sim)
-        desk, server, client = Desk(), sim.host("server"), sim.host("client")
-        server.serve("desk", desk)
-        remote = client.remote(server, "desk")
+        letters, server, client = UpperCaseServer(), sim.host("server"), sim.host("client")
+        server.serve("letters", letters)
+        remote = client.remote(server, "letters")
         assert await client.run(remote.now("a")) == "A"
         assert await client.run(remote.later("b")) == "B"
         with pytest.raises(ValueError, match="no such thing"):
             await client.run(remote.fail())
-        assert desk.seen == ["a on server", "b on server"]
+        assert letters.seen == ["a on server", "b on server"]
         # It is work of the host: a paused host does not run it, and a crash drops it.
         server.pause()
         waiting = client.spawn(remote.now("c"), name="c")
         await asyncio.sleep(1.0)
-        assert desk.seen[2:] == []
+        assert letters.seen[2:] == []
         server.resume()
         assert await waiting == "C"
         server.pause()
@@ -445,7 +445,7 @@ def test_a_plain_method_runs_in_one_step_and_may_return_an_awaitable() -> None:
         server.crash()
         with pytest.raises(OutcomeUnknown):
             await lost
-        assert desk.seen[3:] == []
+        assert letters.seen[3:] == []
 
     outcome = run(program, 3, faults=NO_FAULTS)
     assert outcome.violation is None, outcome.violation

@@ -11,6 +11,7 @@ from tests.kit.kernel_log import passes
 
 from kedge.errors import InvariantBroken
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, liveness, run, safety
+from kedge.sim.kernel.invariants import name_of
 
 
 @safety
@@ -105,6 +106,20 @@ def test_converged_state_must_stay_for_the_given_time() -> None:
     violation = run(flapping, 1).violation
     assert violation is not None
     assert "did not stay" in violation.message
+
+
+def test_a_lambda_is_reported_by_its_place_and_source_line() -> None:
+    async def program(sim: Simulation) -> None:
+        sim.check_eventually(lambda: sim.now_s > 3600)
+        sim.heal()
+        await sim.converge(within_s=1)
+
+    violation = run(program, 1).violation
+    assert violation is not None
+    assert violation.invariant.startswith("test_kernel_invariants.py:")
+    assert violation.invariant.endswith(": sim.check_eventually(lambda: sim.now_s > 3600)")
+    nameless = eval("lambda: False")
+    assert name_of(nameless) == "lambda at <string>:1"
 
 
 @pytest.mark.parametrize(("unrest_s", "holds"), [(20.0, True), (5.0, False)])

@@ -8,7 +8,8 @@ imports none of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from kedge.api.views import NodeView
 from kedge.api.wellknown import NAMESPACE_KIND, NODE_KIND, SYSTEM_NAMESPACES, ZONE_LABEL
 from kedge.client.contract import Client
 from kedge.env import Env
+from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
@@ -125,17 +127,20 @@ class Cluster:
         admission: AdmissionChain | None = None,
         limits: Limits | None = None,
         hostile: bool = False,
+        scripted_slowness_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`hostile` servers can crash and have the faults of `faults`; other servers only lose messages."""
+        """`hostile` servers can crash and have the faults of `faults`; other servers only lose messages. Where
+        `scripted_slowness_s` is not zero, a commit takes so long."""
         self.sim = sim
         self.limits = limits or Limits()
         self.admission = admission or AdmissionChain()
         self._hostile = hostile
         self.store_host = sim.host(STORE)
+        drawn_slowness_s = disk_slowness(sim) if hostile else lambda: 0.0
         self.store = WatchedStore(
             self.store_host,
             sim.commit,
-            slowness_s=disk_slowness(sim) if hostile else lambda: 0.0,
+            slowness_s=lambda: scripted_slowness_s() or drawn_slowness_s(),
             limits=self.limits,
         )
         self.store_host.serve(STORE, ServedStore(self.store))
@@ -206,12 +211,12 @@ class Cluster:
         """Write as another client, on the host of the store: a timer that a commit starts must outlive any server."""
         await self.store_host.run(self.authority.patch(key, patch))
 
-    async def compact(self) -> None:
-        """Drop all history, of the store and of every relay: a watch that resumes must list."""
-        newest = await self.store.revision()
-        await self.store.compact(newest)
+    async def compact(self, *, keep: int = 0) -> None:
+        """Drop all history but the last `keep` revisions, of the store and of every relay: an older watch must list."""
+        until = max(0, await self.store.revision() - keep)
+        await self.store.compact(until)
         for relay in self._relays.values():
-            relay.compact(newest)
+            relay.compact(until)
 
     def _admission_of(self, server: str) -> AdmissionChain:
         return self._admissions.setdefault(server, _SwitchedAdmission(self.admission))
@@ -248,6 +253,18 @@ class Cluster:
         self.drivers[name] = driver
         host.boot(lambda host: self._run_agent(host, node))
         return node
+
+    def power_on_machines(self) -> None:
+        for node in self.nodes.values():
+            if not node.host.up:
+                node.power_on()
+
+    async def restore_sizes(self, nodes: Iterable[Node]) -> None:
+        """Let nodes offer the CPU of their machine again."""
+        for node in nodes:
+            with suppress(OperatingError):  # a deleted node registers again with its full size
+                size = {"status": {"allocatable": {"cpu": node.machine.capacity["cpu"]}}}
+                await self.authority.patch(node.key, size, subresource="status")
 
     def observe_starts(self, observer: OnStart) -> None:
         """Call `observer` with the machine and the process whenever a container process starts."""

@@ -28,7 +28,6 @@ from kedge.api.wellknown import (
     NODE_ALLOCATION_KIND,
     POD_KIND,
     REPLICA_SET_KIND,
-    RESOURCE_QUOTA_KIND,
     ZONE_LABEL,
 )
 from kedge.env import Env
@@ -38,6 +37,7 @@ from kedge.placement.ledger import Claim, ClaimState
 from kedge.placement.predicates import host_ports
 from kedge.placement.resources import pod_requests
 from kedge.placement.stored_ledger import StoredLedger
+from kedge.server.service.namespaces import STATUS_FIELDS
 from kedge.sim.cluster.dump_owners import missing_sets
 from kedge.store import Absent, Put, Store
 
@@ -112,9 +112,8 @@ def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> DumpPlan:
             pods.append(view)
         elif isinstance(view, NodeView):
             nodes[view.name] = view
-        elif kind.kind in (RESOURCE_QUOTA_KIND, "ZoneQuota"):
-            field_name = "resourceQuotas" if kind.kind == RESOURCE_QUOTA_KIND else "zoneQuotas"
-            quotas.setdefault(key.namespace, {}).setdefault(field_name, []).append(key.name)
+        elif kind.key_kind in STATUS_FIELDS:
+            quotas.setdefault(key.namespace, {}).setdefault(STATUS_FIELDS[kind.key_kind], []).append(key.name)
     _plan_namespaces(plan, quotas, env)
     _plan_ledgers(plan, pods, nodes, env)
     return plan

@@ -22,7 +22,9 @@ from kedge.sim.cluster.links import Commit
 if TYPE_CHECKING:
     from kedge.sim.cluster.cluster import Cluster
 
-OUTSIDE = frozenset({"step", "fault", "crash", "restart", "machine", "partition", "violation", "phase", "held"})
+OUTSIDE = frozenset(
+    {"step", "fault", "timeout", "crash", "restart", "machine", "partition", "violation", "phase", "held", "view"}
+)
 """Kinds of events in the trace that no component of a cluster could record: people, faults, and judges."""
 _OBJECTS = frozenset(kind.key_kind for kind in KINDS)
 """Other kinds of keys are records of the store and the service: fences, operations, registrations."""
@@ -77,6 +79,7 @@ class ClusterRecording:
             lives[name] = lives.get(name, 0) + 1
             decisions = [*process.context.recorder.decisions()][::-1]
             made.decisions += decisions
+            made.coverages.append(process.context.recorder.coverage_record(f"{name}#{lives[name]}"))
             deciders = dict.fromkeys(each.process for each in decisions)
             for cache in process.context.caches:
                 made.received.append(received_part(cache, process=f"{name}#{lives[name]}", deciders=deciders))
@@ -95,3 +98,5 @@ class ClusterRecording:
             yield from map(parse_section, encoder.received(part))
         for decision in made.decisions:
             yield from map(parse_section, encoder.decision(decision) or [])
+        for coverage in made.coverages:
+            yield from map(parse_section, encoder.coverage(coverage))

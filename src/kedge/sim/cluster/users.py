@@ -1,13 +1,13 @@
-"""Simulated users: they apply, scale, roll out, roll back and delete through an API server, and retry.
+"""Users: they apply, scale, roll out, roll back and delete through an API server, and retry.
 
-The client of a user may lose replies too. Judges compare the cluster with the requests of users, so every call returns
-only when the API has confirmed it.
+`User` is a simulated one, whose client may lose replies too. Judges compare the cluster with the requests of users, so
+every call returns only when the API has confirmed it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kedge.api.kinds import KINDS
@@ -20,16 +20,16 @@ from kedge.keys import Key
 from kedge.sim.cluster import Cluster
 
 _T = TypeVar("_T")
+AGAIN_S = 1.0
 _AGAIN = (Unavailable, OutcomeUnknown, TooManyRequests, Conflict, Lagged)
 
 
-class User:
-    """One user with one client. No fault crashes the user, but every request may be lost."""
+class ApiUser:
+    """One user with one client, of any cluster. `all_of` returns the committed objects of a kind and namespace."""
 
-    def __init__(self, cluster: Cluster, name: str = "alice", *, server: int = 0) -> None:
-        self.cluster = cluster
-        self.host = cluster.sim.host(name)
-        self._client: Client = cluster.client(self.host, server=server, limits=cluster.limits)
+    def __init__(self, client: Client, all_of: Callable[[str, str], Sequence[Object]]) -> None:
+        self._client = client
+        self._all_of = all_of
 
     async def apply(self, body: Mapping[str, Any], *, namespace: str = "") -> Object:
         """Create the object or merge into it, as `kubectl apply` does."""
@@ -99,7 +99,7 @@ class User:
     def _sets_of(self, deployment: Object) -> list[Object]:
         return [
             each
-            for each in self.cluster.all(REPLICA_SET_KIND, namespace=deployment.key.namespace)
+            for each in self._all_of(REPLICA_SET_KIND, deployment.key.namespace)
             if any(ref.uid == deployment.uid for ref in each.metadata.owner_references)
         ]
 
@@ -117,13 +117,23 @@ class User:
 
     async def _retry(self, once: Callable[[], Awaitable[_T]], action: str) -> _T:
         """Repeat a request until it is answered. It may be carried out twice."""
+        del action
+        while True:
+            try:
+                return await once()
+            except _AGAIN:
+                await asyncio.sleep(AGAIN_S)
+
+
+class User(ApiUser):
+    """A simulated user. No fault crashes the user, but every request may be lost."""
+
+    def __init__(self, cluster: Cluster, name: str = "alice", *, server: int = 0) -> None:
+        self.cluster = cluster
+        self.host = cluster.sim.host(name)
+        client = cluster.client(self.host, server=server, limits=cluster.limits)
+        super().__init__(client, lambda kind, namespace: cluster.all(kind, namespace=namespace))
+
+    async def _retry(self, once: Callable[[], Awaitable[_T]], action: str) -> _T:
         self.cluster.sim.note("user", f"{self.host.name} {action}")
-
-        async def work() -> _T:
-            while True:
-                try:
-                    return await once()
-                except _AGAIN:
-                    await asyncio.sleep(1.0)
-
-        return await self.host.run(work())
+        return await self.host.run(super()._retry(once, action))

@@ -1,19 +1,18 @@
 """When a controller may remove the last ready replica of a workload: only if a user's objects require it.
 
 Reads committed state for `lifecycle_invariants`, without code of controllers. The bounds of a rollout allow to replace
-pods of an older template, as in Kubernetes; they do not allow removing pods of the current one.
+pods of an older template, as in Kubernetes; they do not allow removing pods of the current one. A rollback keeps the
+last ready replica whatever its bounds are, unless its availability floor is off.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from kedge.api.objects import Object
 from kedge.api.views import PodView
 from kedge.api.wellknown import DEPLOYMENT_KIND, DRAIN_NODE, NAMESPACE_KIND, NODE_KIND
-from kedge.sim.judges.facts import Step, owner_uid, surge_of
-
-_HASH = "pod-template-hash"
+from kedge.sim.judges.facts import Step
+from kedge.sim.judges.pod_facts import counts, owner_uid
+from kedge.sim.judges.workload_specs import surge_of, template_without_hash
 
 
 def removal_was_requested(step: Step, pod: PodView, workload: Object, *, lag_s: float) -> bool:
@@ -47,18 +46,21 @@ def _is_preempted(step: Step, pod: PodView) -> bool:
 
 
 def _is_rolled_over(step: Step, pod: PodView, workload: Object, *, lag_s: float) -> bool:
-    """It is of an older template, and the bounds of its Deployment allow a rollout without any ready replica."""
+    """It is of an older template, and the bounds of its Deployment allow a rollout without any ready replica.
+
+    After a rollback a controller may still act on the rollout before it, if that was in force within the lag. Proof is
+    the pod's ReplicaSet: within the lag it requested fewer replicas than it has.
+    """
     owner = step.facts.by_uid(owner_uid(pod))
     if workload.key.kind != DEPLOYMENT_KIND or owner is None or not _allows_none_ready(workload):
         return False
-    changed_s = step.facts.template_changed_s.get(workload.uid)
-    return (changed_s is not None and step.now_s - changed_s < lag_s) or _template(owner) != _template(workload)
-
-
-def _template(found: Object) -> dict[str, Any]:
-    template: dict[str, Any] = found.edit()["spec"]["template"]
-    template.get("metadata", {}).get("labels", {}).pop(_HASH, None)
-    return template
+    template = template_without_hash(owner)
+    if template != template_without_hash(workload) and not step.facts.has_floor(workload):
+        return True
+    changed_s, rolled_out = step.facts.rolled_out.get(workload.uid, (-lag_s, template))
+    others = sum(counts(each.as_view(PodView)) for each in step.facts.pods_of(owner.uid) if each.uid != pod.uid)
+    shrinks = step.facts.least_wanted(owner.uid, step.now_s - lag_s) <= others
+    return step.now_s - changed_s < lag_s and template != rolled_out and shrinks
 
 
 def _allows_none_ready(deployment: Object) -> bool:

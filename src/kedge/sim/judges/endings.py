@@ -26,6 +26,7 @@ from kedge.api.wellknown import (
     OPERATION_KIND,
     REPLICA_SET_KIND,
     RESERVATION_KIND,
+    ROLLOUT_KIND,
     SERVICE_KIND,
     SERVICE_NAME_LABEL,
     UPDATED_MAX,
@@ -33,8 +34,9 @@ from kedge.api.wellknown import (
 from kedge.errors import BadRequest
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
-from kedge.sim.judges.facts import ClusterFacts, counts, is_healthy
+from kedge.sim.judges.facts import ClusterFacts
 from kedge.sim.judges.invariants import Judge
+from kedge.sim.judges.pod_facts import counts, is_healthy
 
 NOT_WORK = (LEASE_KIND, FENCE_KIND, OPERATION_KIND, EVENT_KIND)
 """Kinds that are written for ever, or as a side effect."""
@@ -122,6 +124,15 @@ def budgets_count_the_healthy_pods(judge: Judge) -> bool:
     return True
 
 
+def rollouts_come_to_rest(judge: Judge) -> bool:
+    """No Rollout is between two stages: it is complete, paused, taken back, or waits for a person."""
+    return not any(
+        key.kind == ROLLOUT_KIND and found.view.status.phase in ("Progressing", "Holding")
+        for key, found in judge.facts.objects.items()
+        if found.metadata.deletion_timestamp is None
+    )
+
+
 def _matching(facts: ClusterFacts, namespace: str, labels: Mapping[str, str]) -> list[PodView]:
     """Matches by equality alone: simulations use no other selectors."""
     pods = _views(pod for pod in facts.pods.values() if pod.key.namespace == namespace)
@@ -138,14 +149,36 @@ def stage_counts_equal_the_store(judge: Judge) -> bool:
     for key, found in facts.objects.items():
         if key.kind not in (DEPLOYMENT_KIND, REPLICA_SET_KIND) or found.metadata.deletion_timestamp is not None:
             continue
-        stages = found.view.status.progress.stages
+        progress = found.view.status.progress
+        stages = progress.stages
         pods = [pod for pod in facts.pods_under(found) if counts(pod)]
         waiting = stages.admitted + stages.queued + stages.scheduled
-        placed = stages.bound + stages.starting + stages.ready + stages.serving
+        placed = stages.bound + stages.starting + stages.ready + stages.serving + progress.unknown
         if waiting != sum(not pod.spec.node_name for pod in pods) or placed != len(pods) - waiting:
             return False
         if stages.ready + stages.serving != sum(is_healthy(pod) for pod in pods):
             return False
+    return True
+
+
+AT_REST = {
+    "Bound": "True",
+    "RepairComplete": "True",
+    "Available": "True",
+    "SchedulingRetrying": "False",
+    "ReplicaFailure": "False",
+    "AvailabilityFloor": "False",
+}
+"""The conditions of a workload whose replicas are all there; one that it does not have is not missed."""
+
+
+def conditions_show_the_end(judge: Judge) -> bool:
+    """No condition of a workload still shows a trouble that is over."""
+    for key, found in judge.facts.objects.items():
+        if key.kind in (DEPLOYMENT_KIND, REPLICA_SET_KIND) and found.metadata.deletion_timestamp is None:
+            for each in found.view.status.conditions:
+                if AT_REST.get(each.type, each.status) != each.status:
+                    return False
     return True
 
 
@@ -207,6 +240,7 @@ def nodes_are_ready(judge: Judge) -> bool:
 ENDINGS: tuple[Callable[[Judge], bool], ...] = (
     replicas_converge,
     stage_counts_equal_the_store,
+    conditions_show_the_end,
     orphans_are_collected,
     claims_belong_to_pods,
     machines_run_the_bound_pods,
@@ -216,6 +250,7 @@ ENDINGS_OF: Mapping[str, Callable[[Judge], bool]] = {
     "job": jobs_finish,
     "endpoints": endpoints_are_the_ready_pods,
     "disruption": budgets_count_the_healthy_pods,
+    "rollout": rollouts_come_to_rest,
 }
 """By controller: the ending that it brings about."""
 

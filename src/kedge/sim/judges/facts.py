@@ -6,8 +6,9 @@ in `placement_invariants`, `lifecycle_invariants` and `endings`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kedge.api import wellknown
 from kedge.api.kinds import KINDS
@@ -16,9 +17,9 @@ from kedge.api.owners import controller_of
 from kedge.api.views import AllocationEntry, NodeAllocationView, PodView
 from kedge.api.wellknown import (
     AT_MOST_ONE,
+    AVAILABILITY_FLOOR,
     DEPLOYMENT_KIND,
     DISRUPTION_BUDGETS_KIND,
-    DRAINING,
     EVENT_KIND,
     LEASE_KIND,
     NODE_KIND,
@@ -26,7 +27,6 @@ from kedge.api.wellknown import (
     OPERATION_KIND,
     POD_KIND,
     REPLICA_SET_KIND,
-    SLOT,
     ZONE_LABEL,
 )
 from kedge.keys import FENCE, Fence, Key, Origin, Revision
@@ -34,7 +34,13 @@ from kedge.limits import Limits
 from kedge.placement.quota import object_cost
 from kedge.placement.resources import to_units
 from kedge.sim.cluster.agents import SimulatedDriver
-from kedge.sim.cluster.links import Commit, WatchedStore
+from kedge.sim.cluster.links import Commit
+from kedge.sim.judges.condition_histories import ConditionHistories, WrittenCondition, written_conditions
+from kedge.sim.judges.node_silences import NodeSilences
+from kedge.sim.judges.pod_facts import is_healthy, owner_uid, slot_of
+from kedge.sim.judges.replica_tallies import ReplicaTallies, tally_of
+from kedge.sim.judges.workload_specs import surge_of, template_without_hash
+from kedge.store import Entry
 
 _UNSEEN = frozenset({FENCE, OPERATION_KIND, DISRUPTION_BUDGETS_KIND, EVENT_KIND})
 _POD_KIND = KINDS.of_key_kind(POD_KIND)
@@ -43,6 +49,9 @@ Finding = tuple[str, str]
 """A broken rule: the cause to group failures by, and a message."""
 LAG_S = 60.0
 """How old the state may be that a controller acts on: longer than the longest pause, outage and delay of a run."""
+
+STANDING_LAGS = 2
+"""After how many lags a condition must have followed a change of its subject."""
 
 
 @dataclass(slots=True)
@@ -64,6 +73,20 @@ class Step:
     fence: Fence | None
     changes: tuple[Changed, ...]
     now_s: float
+    _written: list[WrittenCondition] | None = None
+
+    def conditions(self) -> Sequence[WrittenCondition]:
+        """Conditions that this commit added, removed, or changed in status, reason or generation."""
+        if self._written is None:
+            self._written = [each for changed in self.changes for each in written_conditions(changed.old, changed.new)]
+            for of, _, _ in self._written if self.controller else ():
+                self.facts.conditions.writers[NODE_KIND if of.key.kind == NODE_KIND else of.uid] = self.controller
+        return self._written
+
+    @property
+    def lag_begin_s(self) -> float:
+        """The oldest moment whose state the writer of this commit may have acted on."""
+        return self.now_s - self.facts.lag_s
 
     def of(self, *kinds: str) -> Iterator[Changed]:
         return (each for each in self.changes if each.key.kind in kinds)
@@ -79,19 +102,28 @@ class Step:
         return self.origin.decision.rpartition(":")[0]
 
 
+class CommittedState(Protocol):
+    """The newest version of each object: of a simulated store, or at one point of a recorded history."""
+
+    def entries(self) -> Iterator[Entry]: ...
+
+    def newest(self, key: Key) -> Entry | None: ...
+
+
 class ClusterFacts:
     """Committed state, indexed for the invariants. One for a cluster."""
 
     def __init__(
         self,
-        store: WatchedStore,
+        store: CommittedState,
         now_s: Callable[[], float],
         limits: Limits,
         drivers: Mapping[str, SimulatedDriver],
+        lag_s: float = LAG_S,
     ) -> None:
-        self.limits = limits
-        self._store = store
-        self.now_s = now_s
+        self.limits, self.lag_s = limits, lag_s
+        self.standing_s = STANDING_LAGS * lag_s
+        self._store, self.now_s = store, now_s
         self.objects: dict[Key, Object] = {}
         """Every object but leases, fences and operation ids."""
         self.pods: dict[str, Object] = {}
@@ -117,8 +149,14 @@ class ClusterFacts:
         """By node: the last renewal of its lease."""
         self.wanted: dict[str, list[tuple[float, int, int]]] = {}
         """By workload uid: times, with the most replicas allowed and the replicas requested since then."""
-        self.template_changed_s: dict[str, float] = {}
-        """By Deployment uid: the last change of its template."""
+        self.rolled_out: dict[str, tuple[float, object]] = {}
+        """By Deployment uid: the last change to a template that was not rolled out before, with the template."""
+        self.rolled_back: dict[str, None] = {}
+        """Deployments, by uid, whose template an existing ReplicaSet had when it was set."""
+        self.tallies, self._silences = ReplicaTallies(lag_s), NodeSilences(lag_s)
+        self.conditions = ConditionHistories(lag_s)
+        self.removed_s: dict[str, float] = {}
+        """By namespace: the last removal of an object there."""
         self.born_s: dict[str, float] = {}
         """By pod uid: its creation."""
         self.ready: dict[str, list[tuple[float, int]]] = {}
@@ -137,10 +175,14 @@ class ClusterFacts:
     # -- updates -----------------------------------------------------------------------------------
 
     def step(self, commit: Commit) -> Step:
+        return self.step_of(commit.keys, commit.revision, commit.origin, commit.fence)
+
+    def step_of(self, keys: Sequence[Key], revision: Revision, origin: Origin, fence: Fence | None) -> Step:
+        """Take in a commit that changed these keys."""
         changes = tuple(
-            changed for key in commit.keys if key.kind not in _UNSEEN and (changed := self._absorb(key)) is not None
+            changed for key in keys if key.kind not in _UNSEEN and (changed := self._absorb(key)) is not None
         )
-        return Step(self, commit.revision, commit.origin, commit.fence, changes, self.now_s())
+        return Step(self, revision, origin, fence, changes, self.now_s())
 
     def _absorb(self, key: Key) -> Changed | None:
         if key.kind in _UNSEEN:
@@ -148,12 +190,14 @@ class ClusterFacts:
         entry = self._store.newest(key)
         if key.kind == LEASE_KIND:
             if key.namespace == NODE_LEASE_NAMESPACE and entry is not None:
+                self._silences.renewed(key.name, self.renewed_s.get(key.name, 0.0), self.now_s())
                 self.renewed_s[key.name] = self.now_s()
             return None
         old = self.objects.get(key)
         if entry is None:
             new = None
             self.objects.pop(key, None)
+            self.removed_s[key.namespace] = self.now_s()
         else:
             kind = KINDS.of_key_kind(key.kind)
             new = Object(kind, key, entry.value, revision=entry.modified, created=entry.created, origin=entry.origin)
@@ -173,6 +217,13 @@ class ClusterFacts:
                 self._index_reservation(changed)
             case wellknown.REPLICA_SET_KIND | wellknown.DEPLOYMENT_KIND:
                 self._index_replicas(changed)
+                self._note_own_change(changed)
+            case wellknown.RESOURCE_QUOTA_KIND:
+                self.conditions.note_quota(key.namespace, key.name, old, new, self.now_s())
+            case wellknown.LIMIT_RANGE_KIND | wellknown.NAMESPACE_KIND:
+                self.conditions.note_policy(key.namespace or key.name, self.now_s())
+            case wellknown.NODE_KIND if new is not None:
+                self.conditions.judge_again(key.name, self.now_s() + self.standing_s)
         return changed
 
     def _index_owners(self, changed: Changed) -> None:
@@ -214,6 +265,7 @@ class ClusterFacts:
             if before is not None and before.uid == view.uid and owner_uid(before) != owner:
                 self.owned.get(owner_uid(before), {}).pop(new.uid, None)
         self._count_ready(old, new)
+        self._tally(old, new)
         use = self.pod_use.get(changed.key.namespace)
         if use is not None:
             _move(use, pod_cost(old), -1)
@@ -233,6 +285,30 @@ class ClusterFacts:
             self.alone_since_s.pop(top.uid, None)
         else:
             self.alone_since_s.setdefault(top.uid, self.now_s())
+
+    def _tally(self, old: Object | None, new: Object | None) -> None:
+        touched: tuple[str, ...] = ()
+        if old is not None and (new is None or old.uid != new.uid):
+            touched = self.tallies.remove(old.uid, self.now_s())
+        if new is not None:
+            view = new.as_view(PodView)
+            owner = self.by_uid(owner_uid(view))
+            if owner is None:
+                touched = (*touched, *self.tallies.remove(new.uid, self.now_s()))
+            else:
+                top = controller_of(owner.metadata)
+                above = top.uid if top is not None else ""
+                self.tallies.update(new.uid, tally_of(view), owner.uid, above, self.now_s())
+                touched = (*touched, owner.uid, above)
+        for uid in touched:
+            if uid:
+                self.conditions.judge_again(uid, self.now_s() + self.standing_s)
+
+    def _note_own_change(self, changed: Changed) -> None:
+        """A change of a ReplicaSet is one of what its Deployment is about."""
+        above = controller_of(changed.new.metadata) if changed.new is not None else None
+        if above is not None:
+            self.tallies.changed_s[above.uid] = self.now_s()
 
     def _index_claims(self, changed: Changed) -> None:
         node = changed.key.name
@@ -266,13 +342,24 @@ class ClusterFacts:
             return
         want = most = found.view.spec.replicas
         if changed.key.kind == DEPLOYMENT_KIND:
-            most += surge_of(found)
             before = changed.old
             if before is not None and before.uid == found.uid and _template(before) != _template(found):
-                self.template_changed_s[found.uid] = self.now_s()
+                self._note_template(found)
+            most += surge_of(found)
+            if want == 1 and most == 1 and self.has_floor(found):
+                most += 1
         history = self.wanted.setdefault(found.uid, [])
         if not history or history[-1][1:] != (most, want):
             history.append((self.now_s(), most, want))
+
+    def _note_template(self, found: Object) -> None:
+        template = template_without_hash(found)
+        sets = (self.objects.get(key) for key in self.children.get(found.uid, ()) if key.kind == REPLICA_SET_KIND)
+        if any(each is not None and template_without_hash(each) == template for each in sets):
+            self.rolled_back[found.uid] = None
+        else:
+            self.rolled_back.pop(found.uid, None)
+            self.rolled_out[found.uid] = self.now_s(), template
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -286,6 +373,16 @@ class ClusterFacts:
                     _move(use, pod_cost(pod), 1)
         return use
 
+    def has_floor(self, deployment: Object) -> bool:
+        """Whether a rollback is under way or done that must keep the last available replica.
+
+        A single replica of at-most-one cannot be kept: neither copy could go first.
+        """
+        spec = deployment.view.spec
+        single = spec.replicas <= 1 and spec.template.metadata.annotations.get(AT_MOST_ONE) == "true"
+        off = deployment.metadata.annotations.get(AVAILABILITY_FLOOR) == "off"
+        return deployment.uid in self.rolled_back and not off and not single
+
     def most_wanted(self, uid: str, since_s: float) -> int | None:
         """The most replicas that a workload was allowed at any time since; None for an unknown workload."""
         lately = self._wanted_since(uid, since_s)
@@ -294,6 +391,10 @@ class ClusterFacts:
     def least_wanted(self, uid: str, since_s: float) -> int:
         """The fewest replicas that a workload requested at any time since."""
         return min((want for _, _, want in self._wanted_since(uid, since_s)), default=0)
+
+    def most_requested(self, uid: str, since_s: float) -> int:
+        """The most replicas that a workload requested at any time since, without surge."""
+        return max((want for _, _, want in self._wanted_since(uid, since_s)), default=0)
 
     def _wanted_since(self, uid: str, since_s: float) -> list[tuple[float, int, int]]:
         history = self.wanted.get(uid, [])
@@ -305,6 +406,10 @@ class ClusterFacts:
         history = self.ready.get(uid, [])
         first = max((n for n, (at_s, _) in enumerate(history) if at_s <= since_s), default=0)
         return max((count for _, count in history[first:]), default=0)
+
+    def longest_silence_s(self, node: str) -> float:
+        """The longest time without a renewal of a node's lease that a controller may just have seen."""
+        return self._silences.longest_s(node, self.renewed_s.get(node, 0.0), self.now_s())
 
     def in_contact(self, node: str) -> bool:
         """Whether the lease of a node is too young for any controller to suspect it."""
@@ -351,34 +456,7 @@ class ClusterFacts:
         return (pod.as_view(PodView) for owner in owners for pod in self.pods_of(owner))
 
 
-# -- pods, read without code of the controllers --------------------------------------------------------
-
-
-def slot_of(pod: PodView) -> tuple[str, str] | None:
-    slot, owner = pod.metadata.annotations.get(SLOT), owner_uid(pod)
-    return (owner, slot) if slot is not None and owner else None
-
-
-def owner_uid(pod: PodView) -> str:
-    owner = controller_of(pod)
-    return owner.uid if owner is not None else ""
-
-
-def requires_at_most_one(pod: PodView) -> bool:
-    return pod.metadata.annotations.get(AT_MOST_ONE) == "true"
-
-
-def is_ready(pod: PodView) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-
-
-def counts(pod: PodView) -> bool:
-    """Whether a pod counts as a replica: it has not ended and is not being removed."""
-    return not pod.finished and not pod.terminating and DRAINING not in pod.metadata.annotations
-
-
-def is_healthy(pod: PodView) -> bool:
-    return counts(pod) and is_ready(pod)
+# -- objects, read without code of the controllers -------------------------------------------------
 
 
 def pod_cost(found: Object | None) -> Mapping[str, int]:
@@ -387,17 +465,6 @@ def pod_cost(found: Object | None) -> Mapping[str, int]:
 
 def entries_of(found: Object | None) -> Mapping[str, AllocationEntry]:
     return found.as_view(NodeAllocationView).status.entries if found is not None else {}
-
-
-def surge_of(deployment: Object) -> int:
-    spec = deployment.view.spec
-    if spec.strategy.type == "Recreate":
-        return 0
-    rolling = spec.strategy.rolling_update
-    surge = rolling.max_surge if rolling is not None else "25%"
-    if isinstance(surge, str):
-        return -(-int(spec.replicas) * int(surge.rstrip("%")) // 100)
-    return int(surge)
 
 
 def _template(found: Object) -> object:

@@ -12,6 +12,7 @@ from kedge.api.wellknown import (
     AUTOSCALER_KIND,
     DEPLOYMENT_KIND,
     DISRUPTION_TARGET,
+    NAMESPACE_KIND,
     NODE_KIND,
     NODE_LOST,
     OUT_OF_SERVICE,
@@ -19,19 +20,15 @@ from kedge.api.wellknown import (
     REPLICA_SET_KIND,
 )
 from kedge.sim.judges.disruptions import removal_was_requested
-from kedge.sim.judges.facts import (
-    LAG_S,
-    ClusterFacts,
-    Finding,
-    Step,
-    counts,
-    is_healthy,
-    owner_uid,
-)
+from kedge.sim.judges.facts import ClusterFacts, Finding, Step
+from kedge.sim.judges.pod_facts import counts, is_healthy, owner_uid
 from kedge.sim.judges.registry import InvariantSet
 
 CLOCK_ERROR = 0.06
 """How far the rates of two host clocks may differ; the worst clocks of the kernel are a twentieth off."""
+
+WITHOUT_GENERATION = (NODE_KIND, NAMESPACE_KIND)
+"""Kinds whose objects have no generation in Kubernetes, and whose conditions have no field for one."""
 
 LIFECYCLE = InvariantSet()
 
@@ -117,9 +114,9 @@ def the_last_healthy_replica_is_not_removed(step: Step) -> Iterator[Finding]:
             continue
         others = [pod for pod in facts.pods_under(top) if pod.uid != old.uid and is_healthy(pod)]
         since_s = facts.alone_since_s.get(top.uid, step.now_s)
-        if others or step.now_s - since_s < LAG_S:
+        if others or step.now_s - since_s < step.facts.lag_s:
             continue
-        if not removal_was_requested(step, old, top, lag_s=LAG_S):
+        if not removal_was_requested(step, old, top, lag_s=step.facts.lag_s):
             yield "the last one", f"{step.controller} removes {changed.key}, the only ready replica of {top.key}"
 
 
@@ -147,7 +144,7 @@ def live_copies_are_at_most_desired_plus_surge(step: Step) -> Iterator[Finding]:
 
 
 def _too_many(facts: ClusterFacts, step: Step, owner: Object, copies: int) -> Iterator[Finding]:
-    most = facts.most_wanted(owner.uid, step.now_s - LAG_S)
+    most = facts.most_wanted(owner.uid, step.lag_begin_s)
     if most is not None and copies > most:
         yield owner.key.kind, f"{owner.key} has {copies} replicas, and wanted at most {most} lately"
 
@@ -176,7 +173,8 @@ def one_leader_writes_in_an_epoch(step: Step) -> Iterator[Finding]:
 
 @LIFECYCLE.invariant()
 def conditions_refer_to_the_generation_they_observed(step: Step) -> Iterator[Finding]:
-    """An observed generation has existed; a condition that changes refers to the newest generation."""
+    """An observed generation has existed; a condition that changes refers to the newest generation, and every condition
+    refers to one, whichever component writes it and however early."""
     for changed in step.changes:
         new, old = changed.new, changed.old
         if new is None or new.kind.view is None or new.value == (old.value if old is not None else b""):
@@ -186,15 +184,17 @@ def conditions_refer_to_the_generation_they_observed(step: Step) -> Iterator[Fin
         generation = new.metadata.generation
         if observed > generation:
             yield changed.key.kind, f"{changed.key} observed generation {observed}, but is at {generation}"
-        if old is None or old.uid != new.uid or old.metadata.generation != generation:
-            continue
         if status is None:
             continue
-        before = {each.type: each for each in getattr(old.view.status, "conditions", ())}
+        same = old is not None and old.uid == new.uid
+        before = {each.type: each for each in getattr(old.view.status, "conditions", ())} if old and same else {}
+        moved = not same or old is None or old.metadata.generation != generation
         for each in getattr(status, "conditions", ()):
             was = before.get(each.type)
             seen = each.observed_generation
-            if seen and (was is None or was.status != each.status) and seen != generation:
+            if not seen and generation and was != each and changed.key.kind not in WITHOUT_GENERATION:
+                yield changed.key.kind, f"{changed.key}: {each.type} has no observed generation"
+            if seen and not moved and (was is None or was.status != each.status) and seen != generation:
                 found = f"{each.type} is {each.status} at generation {seen}"
                 yield changed.key.kind, f"{changed.key}: {found}, not at {generation}"
 
@@ -207,7 +207,7 @@ def the_autoscaler_waits_for_pending_replicas(step: Step) -> Iterator[Finding]:
     """
     if "autoscal" not in step.controller:
         return
-    facts, lately_s = step.facts, step.now_s - LAG_S
+    facts, lately_s = step.facts, step.lag_begin_s
     for changed in step.of(DEPLOYMENT_KIND, REPLICA_SET_KIND):
         if changed.old is None or changed.new is None:
             continue

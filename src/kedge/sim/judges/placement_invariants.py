@@ -21,17 +21,10 @@ from kedge.api.wellknown import (
 )
 from kedge.keys import Key
 from kedge.placement.ledger import ClaimState
-from kedge.placement.quota import object_cost
-from kedge.placement.resources import node_allocatable, to_units
-from kedge.sim.judges.facts import (
-    Changed,
-    ClusterFacts,
-    Finding,
-    Step,
-    entries_of,
-    requires_at_most_one,
-    slot_of,
-)
+from kedge.placement.quota import in_scope
+from kedge.placement.resources import add, node_allocatable, to_units
+from kedge.sim.judges.facts import Changed, ClusterFacts, Finding, Step, entries_of, pod_cost
+from kedge.sim.judges.pod_facts import requires_at_most_one, slot_of
 from kedge.sim.judges.registry import InvariantSet
 
 PLACEMENT = InvariantSet()
@@ -42,9 +35,13 @@ PLACEMENT = InvariantSet()
 
 @PLACEMENT.invariant(NODE_ALLOCATION_KIND)
 def no_commit_adds_to_an_overfull_node(step: Step) -> Iterator[Finding]:
-    """A commit may only add to a node that has room."""
+    """A commit may only add to a node that has room.
+
+    A pod created with the node's name is there by its user's will. It counts from the commit that admits it. A resize
+    counts from the commit that grants it.
+    """
     for changed in step.of(NODE_ALLOCATION_KIND):
-        before, after = _allocated(changed.old), _allocated(changed.new)
+        before, after = _proved(changed.old), _proved(changed.new)
         if before == after:
             continue
         node = step.facts.objects.get(changed.key._replace(kind=NODE_KIND))
@@ -56,20 +53,35 @@ def no_commit_adds_to_an_overfull_node(step: Step) -> Iterator[Finding]:
 
 @PLACEMENT.invariant(POD_KIND)
 def no_commit_adds_to_an_overfull_quota(step: Step) -> Iterator[Finding]:
-    """A commit may add a pod only to quotas with room for it, by the summed cost of the pods."""
+    """A commit may add or resize a pod only in quotas with room for it, by the summed cost of the pods.
+
+    A node's report of a pod's status is charged past the limit: a resize that it had called infeasible counts again.
+    """
     facts = step.facts
     for changed in step.of(POD_KIND):
-        if changed.new is None or (changed.old is not None and changed.old.uid == changed.new.uid):
-            continue  # a pod is charged when it is created; its cost only falls after that
+        if changed.new is None:
+            continue
+        was = changed.old if changed.old is not None and changed.old.uid == changed.new.uid else None
+        if was is not None and was.as_view(PodView).spec == changed.new.as_view(PodView).spec:
+            continue
         for name in _quotas_of(facts, changed.key.namespace, "resource_quotas"):
             quota = facts.objects.get(changed.key._replace(kind=RESOURCE_QUOTA_KIND, name=name))
-            if quota is None or quota.view.spec.scopes:
+            if quota is None or not in_scope(quota.view, changed.new.as_view(PodView)):
                 continue
-            cost = object_cost(changed.new.kind, changed.new.as_view(PodView))
-            used = facts.use_of(changed.key.namespace)
+            before = pod_cost(was) if was is not None and in_scope(quota.view, was.as_view(PodView)) else {}
+            cost, used = pod_cost(changed.new), _use_of(facts, quota)
             for resource, hard in to_units(quota.view.spec.hard).items():
-                if cost.get(resource, 0) > 0 and used.get(resource, 0) > hard:
+                if cost.get(resource, 0) > before.get(resource, 0) and used.get(resource, 0) > hard:
                     yield resource, f"{changed.key} takes {quota.key} to {used[resource]} of {hard} {resource}"
+
+
+def _use_of(facts: ClusterFacts, quota: Object) -> Mapping[str, int]:
+    """The cost of the pods that a quota counts: all of its namespace, or those in its scopes."""
+    namespace, spec = quota.key.namespace, quota.view.spec
+    if not spec.scopes and spec.scope_selector is None:
+        return facts.use_of(namespace)
+    pods = (each for each in facts.pods.values() if each.key.namespace == namespace)
+    return add(*(pod_cost(each) for each in pods if in_scope(quota.view, each.as_view(PodView))))
 
 
 @PLACEMENT.invariant(NODE_ALLOCATION_KIND)
@@ -105,7 +117,8 @@ def the_ledger_equals_the_bindings(step: Step) -> Iterator[Finding]:
         same = changed.old is not None and changed.old.uid == new.uid
         was = changed.old.as_view(PodView).spec.node_name if changed.old is not None and same else ""
         claim = facts.claims.get(new.uid, {}).get(view.spec.node_name)
-        if not was and (claim is None or claim.state != ClaimState.BOUND):
+        states = (ClaimState.BOUND,) if same else (ClaimState.BOUND, ClaimState.UNADMITTED)
+        if not was and (claim is None or claim.state not in states):
             yield (
                 "bound without a claim",
                 f"{changed.key} was bound to {view.spec.node_name}, which has no claim for it",
@@ -117,16 +130,21 @@ def the_ledger_equals_the_bindings(step: Step) -> Iterator[Finding]:
 def _ledger_moves(facts: ClusterFacts, changed: Changed) -> Iterator[Finding]:
     before, after, name = entries_of(changed.old), entries_of(changed.new), changed.key.name
     for uid, entry in before.items():
-        if entry.state != ClaimState.BOUND or uid in after:
+        if entry.state == ClaimState.RESERVED:
+            continue
+        if uid in after:
+            if entry.state == ClaimState.BOUND != after[uid].state:
+                yield "unbound", f"{name} made the claim of {entry.namespace}/{entry.name} {after[uid].state}"
             continue
         pod = facts.pods.get(uid)
         node = facts.objects.get(changed.key._replace(kind=NODE_KIND))
         assert changed.old is not None
         retired = node is not None and node.uid != changed.old.as_view(NodeAllocationView).spec.node_uid
+        retired = retired and entry.state == ClaimState.BOUND  # the next incarnation takes the others over
         if pod is not None and not pod.as_view(PodView).finished and not retired:
             yield "released too early", f"{name} released the claim of {pod.key}, which has not ended"
     for uid, entry in after.items():
-        if entry.state == ClaimState.BOUND and before.get(uid) != entry:
+        if entry.state != ClaimState.RESERVED and before.get(uid) != entry:
             pod = facts.pods.get(uid)
             if pod is None or pod.as_view(PodView).spec.node_name != name:
                 yield (
@@ -134,10 +152,7 @@ def _ledger_moves(facts: ClusterFacts, changed: Changed) -> Iterator[Finding]:
                     f"{name} has a claim of {entry.namespace}/{entry.name}, which is not bound there",
                 )
     if changed.new is not None:
-        total: dict[str, int] = {}
-        for entry in after.values():
-            for resource, amount in to_units(entry.requests).items():
-                total[resource] = total.get(resource, 0) + amount
+        total = add(*(to_units(entry.requests) for entry in after.values()))
         if {r: a for r, a in total.items() if a} != {r: a for r, a in _allocated(changed.new).items() if a}:
             yield "wrong sum", f"{name}: {_allocated(changed.new)} is not the sum of its claims, {total}"
 
@@ -194,6 +209,18 @@ def a_slot_has_one_unreleased_binding(step: Step) -> Iterator[Finding]:
 
 def _allocated(found: Object | None) -> Mapping[str, int]:
     return to_units(found.as_view(NodeAllocationView).status.allocated) if found is not None else {}
+
+
+def _proved(found: Object | None) -> Mapping[str, int]:
+    """The sum of the claims that a commit has proved."""
+    entries = entries_of(found).values()
+    return add(
+        *(
+            to_units(each.requests if each.granted is None else each.granted)
+            for each in entries
+            if each.state != ClaimState.UNADMITTED
+        )
+    )
 
 
 def _quotas_of(facts: ClusterFacts, namespace: str, which: str) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import NODE_KIND
 from kedge.keys import Key
 from kedge.sim.cluster.agents import SimulatedDriver
-from kedge.sim.judges.facts import LAG_S, ClusterFacts, Finding, requires_at_most_one
+from kedge.sim.judges.facts import ClusterFacts, Finding
+from kedge.sim.judges.pod_facts import requires_at_most_one
 
 
 def a_pod_uid_has_one_live_process(
@@ -76,7 +77,7 @@ def running_copies_are_at_most_desired_plus_surge(
         if process.identity.pod_uid in ours
     }
     since_s = min((facts.born_s[uid] for uid in running if uid in facts.born_s), default=facts.now_s())
-    most = facts.most_wanted(top.uid, since_s - LAG_S)
+    most = facts.most_wanted(top.uid, since_s - facts.lag_s)
     if most is not None and len(running) > most:
         yield (
             top.key.kind,

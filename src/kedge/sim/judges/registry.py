@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from kedge.sim.judges.facts import Finding, Step
 
-Rule = Callable[[Step], Iterator[Finding]]
+Rule = Callable[[Step], Iterator[Finding] | None]
+"""A function of one commit that yields what it breaks."""
 
 
 @dataclass(frozen=True, slots=True)

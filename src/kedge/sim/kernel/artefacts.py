@@ -132,8 +132,9 @@ def fingerprint(target: SimulationTarget) -> str:
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     module = sys.modules.get(getattr(target.program, "__module__", ""))
     file = getattr(module, "__file__", None)
-    if file is not None and Path(file).exists():
-        digest.update(Path(file).read_bytes())
+    for source in (*(() if file is None else (Path(file),)), *target.sources):
+        if source.exists():
+            digest.update(source.read_bytes())
     return digest.hexdigest()
 
 

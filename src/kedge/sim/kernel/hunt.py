@@ -111,6 +111,10 @@ def run_seed(target: SimulationTarget, seed: int) -> SeedResult:
 # -- executors -------------------------------------------------------------------------------------
 
 
+DASK = "dask://"
+"""How the name of an executor on a Dask cluster begins; the address of its scheduler follows."""
+
+
 class InlineExecutor(Executor):
     """Runs each call in the calling thread. For tests, debuggers and small hunts."""
 
@@ -142,7 +146,7 @@ def make_executor(name: str, jobs: int) -> Executor:
         factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UnknownExecutor(
-            f"there is no executor {name!r}: give process, thread, inline or package.module:callable"
+            f"there is no executor {name!r}: give process, thread, inline, dask://HOST:PORT or package.module:callable"
         ) from error
     executor = factory(jobs)
     if not isinstance(executor, Executor):
@@ -227,7 +231,13 @@ def hunt(
     found = Hunt(target, len(wanted), None if target.policy == own_policy else target.policy)
 
     def make() -> Executor:
-        return executor() if callable(executor) else make_executor(executor, jobs)
+        if callable(executor):
+            return executor()
+        if executor.startswith(DASK):
+            from kedge.sim.kernel.dask_executor import DaskExecutor
+
+            return DaskExecutor(executor, target)
+        return make_executor(executor, jobs)
 
     try:
         _run_all(found, wanted, make, jobs, on_progress)

@@ -6,7 +6,9 @@ one that reads a cache shares the mistakes of the cache.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 Finding: TypeAlias = tuple[str, str]
@@ -17,9 +19,18 @@ Liveness: TypeAlias = Callable[[], bool]
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """The name of an invariant, as a sentence."""
+    """The name of an invariant, as a sentence. A lambda has none: its place and its source line stand for it."""
     name: str = getattr(function, "__name__", type(function).__name__)
-    return name.replace("_", " ")
+    return _source_line(function) if name == "<lambda>" else name.replace("_", " ")
+
+
+def _source_line(function: Callable[..., object]) -> str:
+    try:
+        lines, number = inspect.getsourcelines(function)
+    except (OSError, TypeError):  # its source is not in a file
+        code = function.__code__
+        return f"lambda at {Path(code.co_filename).name}:{code.co_firstlineno}"
+    return f"{Path(function.__code__.co_filename).name}:{number}: {' '.join(' '.join(lines).split())}"
 
 
 def safety(function: Safety) -> Safety:

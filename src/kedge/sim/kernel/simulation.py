@@ -19,7 +19,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -238,19 +238,20 @@ def run(
     make_simulation: MakeSimulation = Simulation,
     name_strands: bool = False,
     keep: bool = False,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> RunOutcome:
     """Run `program` once.
 
     `tape` is a seed, from which every choice is drawn and recorded, or the tape of an earlier run, which is replayed:
     exactly, and the outcome has the first mismatch; or with `lenient`, by label and occurrence. `make_simulation`
-    returns the argument of the program.
+    returns the argument of the program, and `around` a context that no other run shares: it may change the components.
     """
     install_audit_hook()
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("a simulation cannot run inside a running event loop: call it from plain code")
     recorded = tape if isinstance(tape, Tape) else Tape(tape)
     mode = Mode.RECORD if not isinstance(tape, Tape) else Mode.LENIENT if lenient else Mode.STRICT
-    with _one_at_a_time, _fixed_collections():
+    with _one_at_a_time, around(), _fixed_collections():
         world = SimWorld(
             recorded,
             mode,

@@ -1,7 +1,8 @@
 """Simulation targets: a program with the policy, faults and bounds it is run under, found again by name in any process.
 
 `@simulate` makes one of an async function; `hunt`, `replay`, `determinism` and the pytest plugin run it. A reference is
-`package.module:name` or `path/to/file.py:name` (`::` will do); it is what an artefact stores and a worker is sent.
+`package.module:name` or `path/to/file.py:name` (`::` will do); it is what an artefact stores and a worker is sent. With
+arguments, as in `package.module:name?key=value`, the name is a function that returns the target.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from kedge.errors import KedgeError
 from kedge.sim.kernel.bounds import RunBounds
@@ -46,6 +49,10 @@ class SimulationTarget:
     make_simulation: MakeSimulation = Simulation
     marks: tuple[str, ...] = ()
     """States that some seed of a hunt must reach, or the hunt proves nothing about them."""
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered around each run: it may take a safeguard out of the components."""
+    sources: tuple[Path, ...] = ()
+    """Files beside the program's own that a run depends on."""
 
     def run(
         self, tape: Tape | int, *, lenient: bool = False, name_strands: bool = False, keep: bool = False
@@ -60,6 +67,7 @@ class SimulationTarget:
             lenient=lenient,
             name_strands=name_strands,
             keep=keep,
+            around=self.around,
         )
 
     def calibrated(self) -> SimulationTarget:
@@ -127,16 +135,19 @@ def simulate(
     return decorate
 
 
+def reference_to(factory: str, arguments: Mapping[str, str]) -> str:
+    """The reference of the target that `factory` (`package.module:name`) returns for these arguments."""
+    return f"{factory}?{urlencode(arguments)}"
+
+
 def find_target(reference: str) -> SimulationTarget:
     """The target a reference names; any async function of one argument is a target."""
-    place, _, name = reference.replace("::", ":").rpartition(":")
-    if not place or not name:
-        raise UnknownTarget(f"{reference!r} is not a target: give package.module:function or file.py:function")
-    found: Any = _load(place, reference)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise UnknownTarget(f"{place} has nothing called {name}: check the name in {reference!r}")
+    name, query, arguments = reference.partition("?")
+    found = find_object(name, "a target", "an async function of one argument")
+    if query:
+        if not callable(found):
+            raise UnknownTarget(f"{name} is a {type(found).__name__}: only a function takes arguments after `?`")
+        found = found(**dict(parse_qsl(arguments, keep_blank_values=True)))
     target = found if isinstance(found, SimulationTarget) else getattr(found, TARGET_ATTRIBUTE, None)
     if target is None:
         if not callable(found):
@@ -145,6 +156,23 @@ def find_target(reference: str) -> SimulationTarget:
             )
         target = SimulationTarget(program=found)
     return replace(target, reference=reference)
+
+
+def find_object(reference: str, what: str, kind: str = "a function") -> Any:
+    """The object that `package.module:name` or `path/to/file.py:name` names.
+
+    Raises:
+        UnknownTarget: there is none. `what` and `kind` are for the message.
+    """
+    place, _, name = reference.replace("::", ":").rpartition(":")
+    if not place or not name:
+        raise UnknownTarget(f"{reference!r} is not {what}: give package.module:function or file.py:function, {kind}")
+    found: Any = _load(place, reference)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise UnknownTarget(f"{place} has nothing called {name}: check the name in {reference!r}")
+    return found
 
 
 def _load(place: str, reference: str) -> ModuleType:

@@ -187,6 +187,13 @@ def seconds(part: YamlNode) -> float:
     return nanoseconds / 1e9
 
 
+def rate(part: YamlNode) -> float:
+    """How fast a clock runs, such as 1.05."""
+    if isinstance(part.value, bool) or not isinstance(part.value, int | float) or part.value <= 0:
+        part.fail(f"expected a rate above 0, such as 1.05, got {describe(part.value)}")
+    return float(part.value)
+
+
 def texts(part: YamlNode) -> tuple[str, ...]:
     return tuple(text(each) for each in items(part))
 

@@ -7,7 +7,7 @@ copies of its parts for other tools.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -15,32 +15,29 @@ from typing import Any, Final
 import msgspec
 
 from kedge.api.objects import Object
-from kedge.kept import SUFFIX, Section, write_kept
+from kedge.kept import SUFFIX, write_kept
 from kedge.keys import Key
 from kedge.observe.readers.recording import Recording, decode_recording
+from kedge.observe.records import Decision, OutsideEvent
 from kedge.sim.kernel import Artefact, Replay, make_artefact, replay
-from kedge.sim.kernel.artefacts import RUN, BadArtefact, sections_of
+from kedge.sim.kernel.artefacts import RUN, sections_of
 from kedge.sim.scenario.document import ScenarioError
-from kedge.sim.scenario.runner import ScenarioRun, scenario_target, timeline_rows, without_safeguard
+from kedge.sim.scenario.kept_scenarios import KeptScenario, kept_scenario
+from kedge.sim.scenario.runner import ScenarioRun, scenario_target, timeline_rows
 from kedge.sim.scenario.schema import Scenario, read_scenario
 
-SCENARIO: Final = "scenario"
-CODEC_VERSION: Final = 1
-FILES: Final = ("scenario.yaml", "dump.json", "run.json", "timeline.txt", "trace.txt", "objects.json")
+FILES: Final = (
+    "scenario.yaml",
+    "dump.json",
+    "run.json",
+    "timeline.txt",
+    "trace.txt",
+    "initial.json",
+    "policies.json",
+    "decisions.json",
+    "objects.json",
+)
 """The readable copies, in the order in which `extract_run` writes them."""
-
-
-class KeptScenario(msgspec.Struct, frozen=True):
-    """The section `scenario`, as JSON."""
-
-    name: str
-    source: str
-    """The file as it was run. A dump is named `dump.json` in it."""
-    without: str
-    """The safeguard that was removed; empty if there was none."""
-    dump: list[dict[str, Any]] | None
-    begin_s: float
-    """When the first step began, in virtual seconds."""
 
 
 def keep_run(run: ScenarioRun, folder: Path) -> Path:
@@ -51,51 +48,11 @@ def keep_run(run: ScenarioRun, folder: Path) -> Path:
     """
     variant = f"-without-{run.without}" if run.without else ""
     path = folder / f"{run.scenario.name}{variant}-seed-{run.outcome.seed}{SUFFIX}"
-    dump = run.scenario.world.dump
-    kept = KeptScenario(
-        run.scenario.name,
-        _source(run.scenario),
-        run.without,
-        None if dump is None else [dict(each) for each in dump.objects],
-        run.begin_s,
-    )
-    with without_safeguard(run.without):
-        artefact = make_artefact(run.target, run.outcome)
-    own = Section(SCENARIO, CODEC_VERSION, msgspec.json.encode(kept))
-    write_kept(path, sections_of(replace(artefact, sections=(own, *artefact.sections))))
+    write_kept(path, sections_of(make_artefact(run.target, run.outcome)))
     return path
 
 
-def _source(scenario: Scenario) -> str:
-    """The text of the file. The dump is kept beside it, and named as `extract_run` names it."""
-    dump = scenario.world.dump
-    if dump is None:
-        return scenario.source
-    lines, at = scenario.source.splitlines(), dump.where.column - 1
-    line = lines[dump.where.line - 1]
-    lines[dump.where.line - 1] = line[:at] + line[at:].replace(dump.name, "dump.json", 1)
-    return "\n".join(lines)
-
-
 # -- reading ---------------------------------------------------------------------------------------
-
-
-def kept_scenario(artefact: Artefact) -> KeptScenario | None:
-    """The scenario in a kept file; None for the file of another run.
-
-    Raises:
-        BadArtefact: the section is of another version, or cannot be decoded.
-    """
-    for section in artefact.sections:
-        if section.name != SCENARIO:
-            continue
-        if section.version != CODEC_VERSION:
-            raise BadArtefact(f"section {SCENARIO!r} has codec version {section.version}: use a matching kedge")
-        try:
-            return msgspec.json.decode(section.body, type=KeptScenario)
-        except msgspec.MsgspecError as error:
-            raise BadArtefact(f"section {SCENARIO!r} cannot be decoded: {error}") from error
-    return None
 
 
 def load_kept_scenario(kept: KeptScenario) -> Scenario:
@@ -106,16 +63,19 @@ def load_kept_scenario(kept: KeptScenario) -> Scenario:
 
 
 def replay_kept(artefact: Artefact, kept: KeptScenario, *, regression: bool | None = None) -> Replay:
-    """Run a kept scenario again, without the same safeguard."""
-    target, _ = scenario_target(load_kept_scenario(kept))
-    with without_safeguard(kept.without):
-        return replay(artefact, target=target, regression=regression)
+    """Run a kept scenario again: the same variant, with the same faults."""
+    target, _ = scenario_target(load_kept_scenario(kept), kept.variant)
+    return replay(artefact, target=target, regression=regression)
 
 
-def timeline_of(artefact: Artefact, kept: KeptScenario) -> list[tuple[str, str, str]]:
+def recording_of(artefact: Artefact) -> Recording:
+    """The records of the cluster that ran; empty if the program had none."""
+    return decode_recording([*artefact.sections, *artefact.gaps])
+
+
+def timeline_of(artefact: Artefact, *, begin_s: float = 0.0) -> list[tuple[str, str, str]]:
     """The timeline from the file's records alone."""
-    recording = decode_recording([*artefact.sections, *artefact.gaps])
-    return timeline_rows(recording, begin_s=kept.begin_s)
+    return timeline_rows(recording_of(artefact), begin_s=begin_s)
 
 
 def extract_run(artefact: Artefact, folder: Path) -> list[Path]:
@@ -124,17 +84,20 @@ def extract_run(artefact: Artefact, folder: Path) -> list[Path]:
     Raises:
         ScenarioError: they cannot be written there.
     """
-    recording = decode_recording([*artefact.sections, *artefact.gaps])
+    recording = recording_of(artefact)
     kept = kept_scenario(artefact)
+    begin_s = kept.begin_s if kept is not None else 0.0
     summary = next(section.body for section in sections_of(artefact) if section.name == RUN)
     parts = {
         "run.json": msgspec.json.format(summary, indent=2).decode(),
         "timeline.txt": "\n".join(
-            f"{at}  {kind:<10} {text}"
-            for at, kind, text in timeline_rows(recording, begin_s=kept.begin_s if kept is not None else 0.0)
+            f"{at}  {kind:<10} {text}" for at, kind, text in timeline_rows(recording, begin_s=begin_s)
         ),
         "trace.txt": "\n".join(map(str, artefact.trace.events)),
-        "objects.json": json.dumps({"apiVersion": "v1", "kind": "List", "items": final_objects(recording)}, indent=1),
+        "initial.json": _list_of(objects_at(recording, begin_s=begin_s)),
+        "policies.json": json.dumps([_policies(each) for each in recording.outside if each.data], indent=1),
+        "decisions.json": json.dumps([_decision(each) for each in recording.decisions], indent=1),
+        "objects.json": _list_of(objects_at(recording)),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,10 +117,15 @@ def _write_scenario(kept: KeptScenario, folder: Path) -> None:
         (folder / "dump.json").write_text(json.dumps(dump, indent=1), encoding="utf-8")
 
 
-def final_objects(recording: Recording) -> list[dict[str, Any]]:
-    """The objects after the last commit, as kubectl lists them: `sim.cluster.dump` loads them into another cluster."""
+def objects_at(recording: Recording, *, begin_s: float | None = None) -> list[dict[str, Any]]:
+    """The objects when the first step began, or after the last commit, as kubectl lists them.
+
+    `sim.cluster.dump` loads them into another cluster.
+    """
     held: dict[Key, Object] = {each.key: each for state in recording.states for each in state.objects}
     for commit in recording.commits:
+        if begin_s is not None and commit.at > recording.states[0].at + timedelta(seconds=begin_s):
+            break
         for each in commit.written:
             held[each.key] = each
         for key in commit.deleted:
@@ -167,3 +135,28 @@ def final_objects(recording: Recording) -> list[dict[str, Any]]:
         body = held[key].edit()
         items.append({**body, "metadata": {**body["metadata"], "resourceVersion": str(held[key].revision)}})
     return items
+
+
+def _list_of(objects: list[dict[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=1)
+
+
+def _policies(event: OutsideEvent) -> dict[str, Any]:
+    """The limits and admission policies from a moment on."""
+    return {"at": event.at.isoformat(), "what": event.text, **event.data}
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    """A decision that was kept in full, without the versions that it read."""
+    return {
+        "at": decision.began.isoformat(),
+        "id": decision.id,
+        "controller": decision.controller,
+        "key": str(decision.key),
+        "generation": decision.generation,
+        "attempt": decision.attempt,
+        "result": decision.result,
+        "reason": decision.reason,
+        "error": decision.error,
+        "kept": decision.kept,
+    }

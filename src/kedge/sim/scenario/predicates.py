@@ -6,7 +6,7 @@ They read committed state, never a cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,9 +16,35 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import POD_KIND
 from kedge.errors import KedgeError
 from kedge.keys import Key
-from kedge.sim.judges.facts import counts, is_healthy
+from kedge.sim.judges.pod_facts import counts, is_healthy
 from kedge.sim.scenario.document import Fields, YamlNode, anything, flag, number, plain_mapping, suggest, text
-from kedge.sim.scenario.scripted_faults import ScriptedCluster
+
+
+class StruckFaults(Protocol):
+    """The scripted faults so far, as text."""
+
+    struck: list[str]
+    refused: list[str]
+
+
+class ClusterView(Protocol):
+    """The committed state of a cluster, simulated or live."""
+
+    @property
+    def script(self) -> StruckFaults: ...
+
+    def find(self, key: Key) -> Object | None:
+        """The committed version of an object."""
+
+    def all(self, kind: str, *, namespace: str = "") -> Sequence[Object]:
+        """The committed objects of a kind, in key order."""
+
+
+def ready_pods(view: ClusterView, workload: Object) -> list[PodView]:
+    """The ready replicas of a workload."""
+    labels = workload.edit()["spec"]["selector"]["matchLabels"]
+    pods = [pod.as_view(PodView) for pod in view.all(POD_KIND, namespace=workload.key.namespace)]
+    return [pod for pod in pods if labels.items() <= dict(pod.labels).items() and is_healthy(pod)]
 
 
 class Predicate(Protocol):
@@ -27,7 +53,7 @@ class Predicate(Protocol):
     @property
     def summary(self) -> str: ...
 
-    def mismatch(self, cluster: ScriptedCluster) -> str:
+    def mismatch(self, cluster: ClusterView) -> str:
         """The state found instead; empty if the predicate holds."""
 
 
@@ -107,7 +133,7 @@ class ObjectPredicate:
             return f"{self.path} of {self.key} {self.comparison.summary}"
         return f"{self.key} exists"
 
-    def mismatch(self, cluster: ScriptedCluster) -> str:
+    def mismatch(self, cluster: ClusterView) -> str:
         found = cluster.find(self.key)
         if (found is not None) != self.exists:
             return "it exists" if found is not None else "it does not exist"
@@ -156,7 +182,7 @@ class CountPredicate:
         about = f" ({', '.join(chosen)})" if chosen else ""
         return f"number of {self.kind.plural}{about} {self.comparison.summary}"
 
-    def mismatch(self, cluster: ScriptedCluster) -> str:
+    def mismatch(self, cluster: ClusterView) -> str:
         found = [each for each in cluster.all(self.kind.key_kind) if self._fits(each)]
         return (
             ""
@@ -189,7 +215,7 @@ class FaultPredicate:
     def summary(self) -> str:
         return f"struck: {self.containing}"
 
-    def mismatch(self, cluster: ScriptedCluster) -> str:
+    def mismatch(self, cluster: ClusterView) -> str:
         return "" if any(self.containing in text for text in cluster.script.struck) else "it has not struck"
 
 
@@ -203,7 +229,7 @@ class RefusalPredicate:
     def summary(self) -> str:
         return f"refused: {self.containing}"
 
-    def mismatch(self, cluster: ScriptedCluster) -> str:
+    def mismatch(self, cluster: ClusterView) -> str:
         return "" if any(self.containing in text for text in cluster.script.refused) else "it was not refused"
 
 

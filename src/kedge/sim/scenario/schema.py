@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.errors import KedgeError
+from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.sim.cluster.admission import PolicyPlan
 from kedge.sim.cluster.dump import BadDump, read_dump
-from kedge.sim.scenario.components import CONTROLLERS
+from kedge.sim.judges.registry import Rule
+from kedge.sim.kernel.targets import UnknownTarget, find_object
+from kedge.sim.scenario import fault_steps, machine_steps, view_step
+from kedge.sim.scenario.components import CONTROLLERS, controller_maker, is_reference
 from kedge.sim.scenario.document import (
     Fields,
     ScenarioError,
@@ -32,12 +36,14 @@ from kedge.sim.scenario.document import (
     text,
     texts,
 )
-from kedge.sim.scenario.predicates import Predicate, parse_predicate, read_predicate
+from kedge.sim.scenario.predicates import Predicate, key_named, parse_predicate, read_predicate
 from kedge.sim.scenario.safeguards import find_safeguard, safeguards
 from kedge.sim.scenario.steps import VERBS, Verb, policies_named
 from kedge.sim.standard import LIMITS
 
 SETTLE_S = 900.0
+DECLARING = (fault_steps, machine_steps, view_step)
+"""The modules beside `steps` that declare verbs: importing them fills `VERBS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,14 @@ class ScenarioWorld:
     """Objects of a real cluster, loaded before all others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A moment: a time since the nodes were ready, and the first commit after it at which a predicate holds."""
+
+    at_s: float = 0.0
+    when: Predicate | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """A predicate that must come true in time, or hold at every commit."""
@@ -84,6 +98,10 @@ class Expectation:
     predicate: Predicate
     within_s: float | None
     """None: it must hold at every commit."""
+    begins: Begin
+    """Of an expectation that must hold at every commit: from when on."""
+    hunted: bool
+    """Whether a hunt judges it, whose faults the file does not know."""
     line: int
     """Its line in the file."""
 
@@ -124,10 +142,25 @@ class Scenario:
     steps: tuple[ScenarioStep, ...]
     expect: tuple[Expectation, ...]
     weak: tuple[WeakVariant, ...]
+    invariants: tuple[str, ...]
+    """Invariants beside those of kedge, as `module:function`."""
+    names: Mapping[str, Key]
+    """By name in the story: the pattern of the object that it stands for."""
     settle_s: float
     """0: the run does not wait for convergence at its end."""
     source: str
     """The text of the file."""
+
+    @property
+    def weak_variant(self) -> WeakVariant:
+        """The first weak variant.
+
+        Raises:
+            ScenarioError: the file has none.
+        """
+        if not self.weak:
+            raise ScenarioError(f"{self.name} has no weak variant: name a safeguard with --without")
+        return self.weak[0]
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -156,11 +189,18 @@ def parse_scenario(content: str, file: str = "scenario.yaml") -> Scenario:
         steps=whole.need("steps", lambda part: tuple(_step(each) for each in items(part))),
         expect=whole.take("expect", lambda part: tuple(_expectation(each) for each in items(part)), ()),
         weak=whole.take("weak", lambda part: tuple(_weak_variant(each) for each in items(part)), ()),
+        invariants=whole.take("invariants", lambda part: tuple(_invariant(each) for each in items(part)), ()),
+        names=whole.take("names", _names, {}),
         settle_s=whole.take("settles within", seconds, SETTLE_S),
         source=content,
     )
     whole.done()
     return found
+
+
+def _names(part: YamlNode) -> Mapping[str, Key]:
+    mapping(part)
+    return {name: key_named(each) for name, each in part.value.items()}
 
 
 # -- world -----------------------------------------------------------------------------------------
@@ -220,9 +260,34 @@ def _schedulers(part: YamlNode) -> Mapping[str, int]:
 
 def _controllers(part: YamlNode) -> tuple[str, ...]:
     for each in items(part):
-        if text(each) not in CONTROLLERS:
+        if is_reference(text(each)):
+            _named(each, controller_maker)
+        elif text(each) not in CONTROLLERS:
             each.fail(f"there is no controller `{each.value}`{suggest(each.value, CONTROLLERS)}")
     return texts(part)
+
+
+def _invariant(part: YamlNode) -> str:
+    """`module:function`, or `file.py:function`: a function of one commit that yields what it breaks."""
+    _named(part, find_invariant)
+    return text(part)
+
+
+def _named(part: YamlNode, find: Callable[[str], object]) -> None:
+    try:
+        find(text(part))
+    except UnknownTarget as error:
+        part.fail(str(error))
+
+
+def find_invariant(reference: str) -> Rule:
+    """The function that `module:function` names.
+
+    Raises:
+        UnknownTarget: there is none.
+    """
+    rule: Rule = find_object(reference, "an invariant", "a function of one commit that yields (cause, message)")
+    return rule
 
 
 def _limits(part: YamlNode) -> Limits:
@@ -302,10 +367,26 @@ def _expectation(part: YamlNode) -> Expectation:
     name = fields.take("name", text, "") or predicate.summary
     always = fields.take("always", flag, False)  # noqa: FBT003
     within_s = fields.take("within", seconds, -1.0)
+    begins = fields.take("from", _begin, None)
+    hunted = fields.take("hunt", flag, True)  # noqa: FBT003
     fields.done()
     if always == (within_s >= 0):
         part.fail("an expectation has either `within: 60s` or `always: true`: keep one")
-    return Expectation(name=name, predicate=predicate, within_s=None if always else within_s, line=part.where.line)
+    if begins is not None and not always:
+        part.fail("`from` belongs to `always: true`: remove it, or add that")
+    return Expectation(
+        name=name,
+        predicate=predicate,
+        within_s=None if always else within_s,
+        begins=begins or Begin(),
+        hunted=hunted,
+        line=part.where.line,
+    )
+
+
+def _begin(part: YamlNode) -> Begin | None:
+    """`30s`, or a predicate."""
+    return Begin(when=parse_predicate(part)) if isinstance(part.value, dict) else Begin(at_s=seconds(part))
 
 
 def _weak_variant(part: YamlNode) -> WeakVariant:

@@ -1,28 +1,29 @@
 """The verbs of scenario steps: the arguments and the action of each.
 
-Arguments are checked when the file is read; verbs act on a `ScenarioState`. A new verb is one function here and one
-line in `docs/scenarios.md`.
+Arguments are checked when the file is read; verbs act on a `ScenarioState`. A new verb is one function here, or in
+`fault_steps` or `machine_steps`, and one line in `docs/scenarios.md`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.quantity import NANO, Quantity, parse_quantity
 from kedge.api.views import PodView
-from kedge.api.wellknown import POD_KIND, SCHEDULING_POLICY_KIND
+from kedge.api.wellknown import SCHEDULING_POLICY_KIND
 from kedge.errors import KedgeError
 from kedge.keys import Key
 from kedge.runtime.controller import Controller
+from kedge.runtime.lease import Leadership
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Node
 from kedge.sim.cluster.admission import PolicyPlan, chain_of
+from kedge.sim.cluster.agents import MachineFault
 from kedge.sim.cluster.users import User
-from kedge.sim.judges.facts import is_healthy
 from kedge.sim.kernel import FAULTS, Fault, Host, Placement
 from kedge.sim.scenario.components import REPAIR, controller_maker
 from kedge.sim.scenario.document import (
@@ -33,13 +34,12 @@ from kedge.sim.scenario.document import (
     mapping,
     number,
     plain_mapping,
-    seconds,
     suggest,
     text,
     texts,
 )
-from kedge.sim.scenario.predicates import key_named, kind_named
-from kedge.sim.scenario.scripted_faults import WRITES, LateWatch, LostReply, ScriptedCluster, hosts_of
+from kedge.sim.scenario.predicates import key_named, kind_named, ready_pods
+from kedge.sim.scenario.scripted_faults import WRITES, ScriptedCluster, hosts_of
 
 
 class StepFailed(KedgeError):
@@ -56,6 +56,8 @@ class ScenarioState:
     """By policy: the spec of each version that was in force."""
     loads: dict[Key, Quantity] = field(default_factory=dict)
     """By workload: the CPU that all its replicas use together."""
+    resized: dict[str, Node] = field(default_factory=dict)
+    """Nodes that get their size back when faults stop."""
     scans: int = 0
     admissions: int = 0
     """How often the admission policies have changed."""
@@ -75,9 +77,7 @@ class ScenarioState:
         found = self.cluster.find(workload) if workload is not None else None
         if found is None:
             raise StepFailed(f"{workload} does not exist: name another workload")
-        labels = found.edit()["spec"]["selector"]["matchLabels"]
-        pods = [pod.as_view(PodView) for pod in self.cluster.all(POD_KIND, namespace=found.key.namespace)]
-        return [pod for pod in pods if labels.items() <= dict(pod.labels).items() and is_healthy(pod)]
+        return ready_pods(self.cluster, found)
 
     def load_of(self, pod_uid: str) -> float:
         """The cores that a pod keeps busy: if it is ready, its share of the load of its workload."""
@@ -100,8 +100,8 @@ class ScenarioState:
         world = self.cluster.sim.world
         world.loop.call_later(after_s, action, context=world.context)
 
-    def leader(self, component: str) -> Host:
-        """The host that holds the lease of a scheduler or controller."""
+    def leader(self, component: str) -> tuple[Host, Leadership]:
+        """The host that holds the lease of a scheduler or controller, and its term."""
         for process in reversed(self.cluster.processes):
             if not process.host.up or any(p.host is process.host for p in self._later_processes(process)):
                 continue
@@ -109,8 +109,20 @@ class ScenarioState:
                 if not isinstance(each, Controller | Scheduler) or each.name != component:
                     continue
                 if each.leadership is not None:
-                    return process.host
+                    return process.host, each.leadership
         raise StepFailed(f"{component} has no leader now: wait for one, or correct the name")
+
+    def hosts(self, component: str) -> Sequence[Host]:
+        """The hosts of a component, of a server or of a node."""
+        found = hosts_of(self.cluster, component)
+        if not found:
+            raise StepFailed(f"no component {component} runs here: correct the name")
+        return found
+
+    def place(self, fault: MachineFault, node: str) -> None:
+        """Place a fault on the machine of a node; without a name, on every machine."""
+        for each in [self.node(node)] if node else self.cluster.nodes.values():
+            each.driver.place(fault)
 
     def _later_processes(self, process: Any) -> list[Any]:
         return self.cluster.processes[self.cluster.processes.index(process) + 1 :]
@@ -217,20 +229,20 @@ def _manifest(part: YamlNode) -> dict[str, Any]:
     return manifest(part)
 
 
-def _write_verb(part: YamlNode) -> str:
+def write_verb(part: YamlNode) -> str:
     if text(part) not in WRITES:
         part.fail(f"`{part.value}` is not a write{suggest(part.value, WRITES)}")
     return text(part)
 
 
-def _quantity(part: YamlNode) -> Quantity:
+def quantity(part: YamlNode) -> Quantity:
     try:
         return parse_quantity(str(part.value))
     except ValueError as error:
         part.fail(f"{error}: write an amount, such as 4 or 500m")
 
 
-def _moment(part: YamlNode) -> bool:
+def moment(part: YamlNode) -> bool:
     if part.value not in ("commit", "nothing"):
         part.fail("expected `commit` (the reply is lost) or `nothing` (the request is lost)")
     return bool(part.value == "commit")
@@ -297,7 +309,7 @@ async def roll_back(state: ScenarioState, args: Any) -> None:
         raise StepFailed(f"{args['workload']} has no previous revision: roll it out first")
 
 
-@verb("load", workload=must(key_named), cpu=must(_quantity))
+@verb("load", workload=must(key_named), cpu=must(quantity))
 async def load(state: ScenarioState, args: Any) -> None:
     """From now on the ready replicas share this load; nodes report it with their heartbeats."""
     state.ready_pods(args["workload"])
@@ -349,105 +361,7 @@ async def uncordon(state: ScenarioState, args: Any) -> None:
     await state.user.cordon(state.node(args["node"]).name, cordoned=False)
 
 
-# -- links -------------------------------------------------------------------------------------------
-
-
-@fault_verb(
-    "delay watch",
-    "events of a watch arrive late, in order",
-    of=must(kind_named),
-    by=must(seconds),
-    to=may(text, ""),
-)
-async def delay_watch(state: ScenarioState, args: Any) -> None:
-    """Hold back the events of a watch for a while; then deliver them in order."""
-    until_s = state.cluster.sim.now_s + args["by"]
-    state.cluster.script.late.append(LateWatch(args["of"].key_kind, args["to"], until_s))
-
-
-@fault_verb(
-    "lose reply",
-    "the reply to a write, or the request, never arrives",
-    to=must(_write_verb),
-    on=must(key_named),
-    by=may(text, ""),
-    after=may(_moment, True),  # noqa: FBT003
-    times=may(number, 1),
-    timeout=may(seconds, 1.0),
-)
-async def lose_reply(state: ScenarioState, args: Any) -> None:
-    rule = LostReply(args["to"], args["by"], args["on"], args["after"], args["timeout"], args["times"])
-    state.cluster.script.lost.append(rule)
-
-
-@fault_verb(
-    "partition node",
-    "a node is cut off from every server",
-    lasts=True,
-    sole="node",
-    node=must(text),
-    lasting=may(seconds, 0.0),
-)
-async def partition_node(state: ScenarioState, args: Any) -> None:
-    """Cut a node off from every server. Its processes keep running."""
-    sim = state.cluster.sim
-    cut = sim.faults.partition(state.node(args["node"]).host, state.cluster.servers)
-    if args["lasting"]:
-        state.later(args["lasting"], cut.heal)
-
-
-# -- components and machines -------------------------------------------------------------------------
-
-
-@fault_verb(
-    "restart leader",
-    "the leader crashes, and restarts later",
-    lasts=True,
-    sole="of",
-    of=must(text),
-    down=may(seconds, 1.0),
-)
-async def restart_leader(state: ScenarioState, args: Any) -> None:
-    """Crash the leader; it restarts after `down` as a new process with empty caches."""
-    _restart_host(state, state.leader(args["of"]), args["down"])
-
-
-@fault_verb(
-    "restart",
-    "every process of a component crashes, and restarts later",
-    lasts=True,
-    sole="component",
-    component=must(text),
-    down=may(seconds, 1.0),
-)
-async def restart(state: ScenarioState, args: Any) -> None:
-    hosts = hosts_of(state.cluster, args["component"])
-    if not hosts:
-        raise StepFailed(f"no component {args['component']} runs here: correct the name")
-    for host in hosts:
-        _restart_host(state, host, args["down"])
-
-
-def _restart_host(state: ScenarioState, host: Host, down_s: float) -> None:
-    host.crash()
-    state.later(down_s, lambda: None if host.up else host.restart())
-
-
-@fault_verb(
-    "lose node",
-    "a machine loses power",
-    lasts=True,
-    sole="node",
-    node=may(text, ""),
-    of=may(key_named, None),
-    lasting=may(seconds, 0.0),
-)
-async def lose_node(state: ScenarioState, args: Any) -> None:
-    """Cut the power of a machine: its agent and processes end. With `of`, a machine that runs the workload."""
-    node = state.node(args["node"]) if args["node"] else state.node_of(args["of"])
-    node.power_off()
-    if args["lasting"]:
-        state.later(args["lasting"], lambda: None if node.host.up else node.power_on())
+# -- machines and components -----------------------------------------------------------------------
 
 
 @verb("bring back node", sole="node", node=must(text))
@@ -472,4 +386,15 @@ async def note(state: ScenarioState, args: Any) -> None:
     """Add a line to the timeline."""
 
 
-__all__ = ["VERBS", "ScenarioState", "StepFailed", "Verb"]
+__all__ = [
+    "VERBS",
+    "ScenarioState",
+    "StepFailed",
+    "Verb",
+    "fault_verb",
+    "may",
+    "moment",
+    "must",
+    "quantity",
+    "write_verb",
+]

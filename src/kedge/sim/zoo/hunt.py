@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from kedge.errors import check
+from kedge.kept import SUFFIX, write_kept
+from kedge.sim.kernel.artefacts import make_artefact, sections_of
 from kedge.sim.kernel.hunt import make_executor
-from kedge.sim.kernel.shrink import shrink
-from kedge.sim.kernel.targets import find_target
+from kedge.sim.kernel.shrink import FailureCondition, shrink
+from kedge.sim.kernel.simulation import RunOutcome
+from kedge.sim.kernel.targets import SimulationTarget, find_target
 from kedge.sim.zoo.comparison import (
     StrategyComparison,
     Trial,
@@ -26,6 +30,7 @@ from kedge.sim.zoo.comparison import (
     targeted_summary,
 )
 from kedge.sim.zoo.entry import ZooEntry, entry_named
+from kedge.sim.zoo.find import entry_target
 from kedge.sim.zoo.strategies import Strategy
 from kedge.sim.zoo.worlds import STANDARD, WORLDS
 
@@ -58,6 +63,8 @@ class EntryResult:
     """Other invariants that broke in earlier seeds."""
     strategies: tuple[Trial, ...] = ()
     """The trial of each strategy, if they were compared."""
+    file: str = ""
+    """The file of the shrunk failure, if finds are kept."""
 
     @property
     def best(self) -> Trial | None:
@@ -161,44 +168,51 @@ def strategies_of(entry: ZooEntry) -> tuple[Strategy, ...]:
 # -- in the workers --------------------------------------------------------------------------------
 
 
-def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS) -> EntryResult:
-    """Hunt one entry until it is found. A module-level function, so that any executor can pickle it."""
+def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS, keep: str = "") -> EntryResult:
+    """Hunt one entry until it is found; keep the find in the folder `keep`.
+
+    A module-level function, so that any executor can pickle it.
+    """
     entry = entry_named(name)
-    target, strategies = find_target(WORLDS[entry.world].reference), strategies_of(entry)
+    targets = [entry_target(entry.name, strategy.name) for strategy in strategies_of(entry)]
+    result = EntryResult(entry.name, entry.world, entry.source, found=False, seeds=seeds)
     begin_s = time.process_time()
     others: dict[str, None] = {}
-    with entry.patch():
-        for seed in range(seeds):
-            strategy = strategies[seed % len(strategies)]
-            aimed = strategy.applied(target)
-            outcome = aimed.run(seed)
-            if outcome.violation is None:
-                continue
-            if not entry.is_found_by(outcome.violation):
-                others[outcome.violation.invariant] = None
-                continue
-            cpu_s = time.process_time() - begin_s
-            faults, steps = -1, outcome.steps
-            if shrink_runs:
-                shrunk = shrink(aimed, outcome, runs_max=shrink_runs, condition_runs_max=0).outcome
-                faults, steps = len(shrunk.faults), shrunk.steps
-            return EntryResult(
-                entry.name,
-                entry.world,
-                entry.source,
-                found=True,
-                invariant=outcome.violation.invariant,
-                strategy=strategy.name,
-                seeds=seed + 1,
-                cpu_s=cpu_s,
-                faults=faults,
-                steps=steps,
-                others=tuple(others),
-            )
-    cpu_s = time.process_time() - begin_s
-    return EntryResult(
-        entry.name, entry.world, entry.source, found=False, seeds=seeds, cpu_s=cpu_s, others=tuple(others)
-    )
+    for seed in range(seeds):
+        target = targets[seed % len(targets)]
+        outcome = target.run(seed)
+        if outcome.violation is None:
+            continue
+        if not entry.is_found_by(outcome.violation):
+            others[outcome.violation.invariant] = None
+            continue
+        found = replace(
+            result,
+            found=True,
+            invariant=outcome.violation.invariant,
+            strategy=strategies_of(entry)[seed % len(targets)].name,
+            seeds=seed + 1,
+            cpu_s=time.process_time() - begin_s,
+            steps=outcome.steps,
+            others=tuple(others),
+        )
+        return _shrunk(found, target, outcome, shrink_runs, keep)
+    return replace(result, cpu_s=time.process_time() - begin_s, others=tuple(others))
+
+
+def _shrunk(found: EntryResult, target: SimulationTarget, outcome: RunOutcome, runs_max: int, keep: str) -> EntryResult:
+    """Shrink a find, and keep it in a file named by its entry."""
+    conditions: tuple[FailureCondition, ...] = ()
+    if runs_max:
+        # The list of faults that it needs is only for readers of the file.
+        shrunk = shrink(target, outcome, runs_max=runs_max, condition_runs_max=runs_max if keep else 0)
+        outcome, conditions = shrunk.outcome, shrunk.conditions
+        found = replace(found, faults=len(outcome.faults), steps=outcome.steps)
+    if not keep:
+        return found
+    path = Path(keep) / f"{found.name}-{outcome.hash[:8]}{SUFFIX}"
+    write_kept(path, sections_of(make_artefact(target, outcome, conditions)))
+    return replace(found, file=str(path))
 
 
 def hunt_clean(world: str, start: int, seeds: int) -> CleanResult:
@@ -229,19 +243,23 @@ def hunt_zoo(
     jobs: int = 1,
     executor: str = "process",
     shrink_runs: int = SHRINK_RUNS,
+    keep: str = "",
     on_progress: Callable[[EntryResult | CleanResult | StrategyComparison], object] = lambda _: None,
     on_wait: Callable[[Sequence[str]], object] = lambda _: None,
 ) -> ZooReport:
     """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard simulation among them.
 
     With `compare`, up to that many seeds of each strategy are run against each entry, more only if none finds it.
-    `on_progress` is called with each result, `on_wait` about every second with the entries that are being hunted.
+    Finds are kept in the folder `keep`, if it is given. `on_progress` is called with each result, `on_wait` about every
+    second with the entries that are being hunted.
     """
     found = ZooReport()
     trials: dict[str, tuple[Trial, ...]] = {}
     pool: Executor = make_executor(executor, jobs)
     try:
-        hunts: dict[Future[Any], str] = {pool.submit(hunt_entry, name, seeds, shrink_runs): name for name in names}
+        hunts: dict[Future[Any], str] = {
+            pool.submit(hunt_entry, name, seeds, shrink_runs, keep): name for name in names
+        }
         left = {*hunts, *(pool.submit(hunt_clean, *batch) for batch in clean_batches(clean))}
         if compare:
             hunts |= {pool.submit(compare_entry, name, compare, seeds): name for name in names}

@@ -46,6 +46,7 @@ def summary(found: ZooReport) -> str:
         lines.append(_claim(found))
     if found.seed_cpu_ms is not None:
         lines.append(f"a seed of the standard simulation costs {found.seed_cpu_ms:.0f} ms of CPU")
+    lines += [f"kept: {row.file}" for row in found.rows if row.file]
     for each in found.clean_findings:
         lines.append(f"  {each.target} seed {each.seed} ({each.strategy}): {each.invariant}: {each.message}")
     return "\n".join(lines)

@@ -10,16 +10,21 @@ from typing import Any
 
 from kedge.agent.core.agent import Agent
 from kedge.agent.core.node import NodeRegistration
-from kedge.agent.core.pods import PodWorker, WorkerContext
+from kedge.agent.core.pods import PodWorker
+from kedge.agent.core.worker_context import WorkerContext
 from kedge.api.views import PodView
 from kedge.controllers.node import controller as lifecycle
 from kedge.controllers.node import evacuation
 from kedge.controllers.node.heartbeats import Heartbeats
 from kedge.controllers.node.plan import NodeState
 from kedge.scheduler.binding.binder import Binder
+from kedge.scheduler.cycle import attempt
+from kedge.scheduler.cycle.gang_preemption import plan_gang_preemption
 from kedge.scheduler.queue.scheduling_queue import SchedulingQueue
 from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.sim.zoo.entry import without
+
+_plan_gang_preemption = plan_gang_preemption
 
 SUSPICION = "nothing is destroyed on suspicion alone"
 ONE_COPY = "an at most one slot has one live copy"
@@ -171,6 +176,22 @@ async def gone_by_the_cache(self: PodWorker) -> PodView | None:
 )
 async def node_never_checked(self: NodeRegistration) -> None:
     """An agent checks with the API server that its node is still the same incarnation."""
+
+
+# -- gangs -----------------------------------------------------------------------------------------
+
+
+@without(
+    attempt,
+    "plan_gang_preemption",
+    source="issue: victims are sufficient before the first eviction",
+    breaks="no eviction is in vain",
+    world="crowded",
+)
+def gang_evicts_in_part(state: Any, members: Any, decide: Any) -> Any:
+    """Pods are evicted for a gang only if there is then room for every member."""
+    plans = (_plan_gang_preemption(state, members[:count], decide) for count in range(len(members), 0, -1))
+    return next((each for each in plans if each[0] is not None), (None, False))
 
 
 # -- the scheduler ---------------------------------------------------------------------------------

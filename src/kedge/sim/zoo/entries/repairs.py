@@ -153,7 +153,7 @@ _LENT: WeakKeyDictionary[Any, dict[int, tuple[bytes, dict[str, Any]]]] = WeakKey
     Object,
     "edit",
     source="kubernetes#140702",
-    breaks="no request fails for the change of another",
+    breaks=("evictions respect the budget", "the ledger equals the bindings"),
     world="evictions",
 )
 def edited_in_place(self: Object) -> dict[str, Any]:

@@ -150,9 +150,12 @@ def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
     message_part="writ",
     world="groups",
 )
-def now_in_status(found: Any, wanted: Any, now: Any) -> dict[str, Any]:
+def now_in_status(found: Any, wanted: Any, now: Any, **dropped: Any) -> dict[str, Any]:
     """A status is not written if only times in it changed."""
-    patch = _plan_status(found, wanted, now) or {"metadata": {"resourceVersion": str(found.revision)}, "status": {}}
+    patch = _plan_status(found, wanted, now, **dropped) or {
+        "metadata": {"resourceVersion": str(found.revision)},
+        "status": {},
+    }
     patch["status"]["lastLook"] = now.isoformat()
     return patch
 
@@ -165,9 +168,9 @@ def now_in_status(found: Any, wanted: Any, now: Any) -> dict[str, Any]:
     world="groups",
     by=("late views", "old lists"),
 )
-def status_of_another_generation(found: Any, wanted: Any, now: Any) -> dict[str, Any] | None:
+def status_of_another_generation(found: Any, wanted: Any, now: Any, **dropped: Any) -> dict[str, Any] | None:
     """A status is written only to the version that it describes."""
-    patch = _plan_status(found, wanted, now)
+    patch = _plan_status(found, wanted, now, **dropped)
     if patch is not None:
         del patch["metadata"]["resourceVersion"]
     return patch

@@ -134,7 +134,7 @@ def quota_never_refunded(*args: Any) -> dict[str, int]:
 
 
 @without(effects, "charge_quotas", source="kubernetes#70563", breaks=(OVER_QUOTA, USED), world="quotas")
-async def quota_not_charged(*_: Any) -> None:
+async def quota_not_charged(*_: Any, **__: Any) -> None:
     """Quota is charged in the commit that creates."""
 
 

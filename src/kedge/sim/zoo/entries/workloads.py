@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kedge.api.conditions import condition
 from kedge.api.objects import Object
 from kedge.controllers.deployment import controller as deployment
 from kedge.controllers.deployment import plan as rolling
@@ -21,6 +22,8 @@ from kedge.controllers.namespace.controller import NamespaceReconciler
 from kedge.controllers.replicaset import controller as replicaset
 from kedge.controllers.replicaset import plan as replicas
 from kedge.controllers.replicaset.controller import ReplicaSetReconciler
+from kedge.controllers.shared import conditions
+from kedge.controllers.shared.actions import ActionRecorder
 from kedge.controllers.shared.pods import is_lost
 from kedge.keys import Key
 from kedge.runtime import Context
@@ -99,6 +102,31 @@ def replicaset_ignores_pods(change: Any, caches: Any) -> Iterable[Key]:  # noqa:
     return ()
 
 
+@without(
+    ActionRecorder,
+    "run_on",
+    source="issue: a faultless scale-down flaps ReplicaFailure",
+    breaks=("a true condition holds", "no condition flaps"),
+    world="nodes",
+)
+async def gone_pod_is_a_failure(self: ActionRecorder, act: str, about: str, write: Any) -> Object | None:
+    """A delete of a pod that is already gone is no failure of the workload."""
+    return await self.run(act, about, write)
+
+
+@without(
+    conditions,
+    "_bound",
+    source="testing: status conditions refer to what they observed",
+    breaks="a true condition holds",
+    world="autoscaled",
+)
+def bound_when_created(stages: Any, desired: int, why: str) -> dict[str, Any]:  # noqa: ARG001
+    """`Bound` is true only when every replica has a node."""
+    enough = sum(stages.values()) >= desired
+    return condition(conditions.BOUND, status=enough, reason="AllBound" if enough else "WaitingForReplicas")
+
+
 # -- rollouts --------------------------------------------------------------------------------------
 
 
@@ -118,6 +146,18 @@ def surge_from_reported_counts(limit: int, every: Iterable[SetFacts]) -> int:
 def old_replicas_removed_first(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_: int) -> dict[str, int]:  # noqa: ARG001
     """An old replica is removed only when enough others are available."""
     return {each.name: 0 for each in old}
+
+
+@without(
+    deployment,
+    "_has_floor",
+    source="testing: rollback does not delete the only healthy recovery capacity",
+    breaks="the last healthy replica is not removed",
+    world="rollouts",
+)
+def rollback_without_floor(facts: Any) -> bool:  # noqa: ARG001
+    """A rollback keeps the last available replica, although its strategy allows to remove all."""
+    return False
 
 
 @without(rolling, "_unended", source="rollouts: safe change", breaks="recreate never overlaps", world="rollouts")

@@ -45,6 +45,7 @@ WORLDS: Mapping[str, ZooWorld] = {
     "replaced": ZooWorld(f"{__name__}.placement:placement", (BROKEN_WATCHES,)),
     "agents": ZooWorld(f"{__name__}.agents:agents", (*RACES, OLD_LISTS)),
     "apart": ZooWorld(f"{__name__}.placement:apart", (*GENERAL, CUT_OFF)),
+    "crowded": ZooWorld(f"{__name__}.placement:crowded"),
     "gangs": ZooWorld(f"{__name__}.placement:gangs", (*GENERAL, SLOW_RESERVES)),
     "restarts": ZooWorld(f"{__name__}.agents:restarts", OF_VIEWS),
     **{name: ZooWorld(f"{__name__}.changes:{name}") for name in ("canary", "autoscaled")},

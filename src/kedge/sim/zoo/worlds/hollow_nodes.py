@@ -32,7 +32,7 @@ from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
 from kedge.sim.cluster import Component, ProcessContext
-from kedge.sim.judges.facts import is_ready
+from kedge.sim.judges.pod_facts import is_ready
 from kedge.sim.standard import JudgedCluster
 
 LOOK_S = 0.4

@@ -23,8 +23,9 @@ from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
 from kedge.sim.cluster import Node
 from kedge.sim.cluster.links import Commit
-from kedge.sim.judges.facts import LAG_S, owner_uid
+from kedge.sim.judges.facts import LAG_S
 from kedge.sim.judges.invariants import Judge
+from kedge.sim.judges.pod_facts import owner_uid
 from kedge.sim.standard import JudgedCluster
 
 
@@ -40,7 +41,10 @@ def expect(world: JudgedCluster, *endings: Callable[[Judge], bool]) -> None:
 
 
 class RecreateNeverOverlaps:
-    """A Deployment with strategy Recreate creates no pod while a pod of another revision may still run."""
+    """A Deployment with strategy Recreate creates no pod while a pod of another revision may still run.
+
+    Except in a rollback whose availability floor keeps the last available replica.
+    """
 
     __name__ = "recreate never overlaps"
 
@@ -57,6 +61,8 @@ class RecreateNeverOverlaps:
             made = found.as_view(PodView)
             top = facts.workload_of(made)
             if top is None or top.key.kind != DEPLOYMENT_KIND or top.view.spec.strategy.type != "Recreate":
+                continue
+            if facts.has_floor(top):
                 continue
             for other in facts.pods_under(top):
                 if owner_uid(other) != owner_uid(made) and other.spec.node_name and not other.finished:
@@ -152,6 +158,24 @@ class GangsAreComplete:
                 yield "in part", f"{key} is committed, and {held} of its {size} members hold a place"
 
 
+class NoEvictionIsInVain:
+    """A scheduler evicts pods for a gang only if the whole gang then fits."""
+
+    __name__ = "no eviction is in vain"
+
+    def __init__(self, judge: Judge, *, useful: bool) -> None:
+        self._facts, self._useful = judge.facts, useful
+        judge.cluster.sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if self._useful or "scheduler" not in commit.origin.decision:
+            return
+        for key in commit.keys:
+            found = self._facts.objects.get(key) if key.kind == POD_KIND else None
+            if found is not None and found.metadata.deletion_timestamp is not None:
+                yield "evicted", f"{key} was evicted for a gang that does not fit"
+
+
 class OnlyUnwantedProcessesAreStopped:
     """No process is stopped whose pod is bound to its node, claimed by that incarnation, and not terminating."""
 
@@ -212,6 +236,12 @@ def pods_that_fit_are_bound(judge: Judge) -> bool:
         if fits and not pod.as_view(PodView).spec.node_name:
             return False
     return True
+
+
+def urgent_pods_are_bound(judge: Judge) -> bool:
+    """Every pod with a priority has a node."""
+    pods = [pod.as_view(PodView) for pod in judge.facts.pods.values()]
+    return all(pod.spec.node_name for pod in pods if pod.spec.priority)
 
 
 def nothing_outlives_its_namespace(judge: Judge) -> bool:

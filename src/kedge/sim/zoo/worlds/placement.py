@@ -6,7 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from kedge.api.wellknown import GANG_LABEL, GANG_SIZE, HOSTNAME_LABEL, POD_KIND, ZONE_QUOTA_KIND
+from kedge.api.kinds import KINDS
+from kedge.api.wellknown import (
+    GANG_LABEL,
+    GANG_SIZE,
+    HOSTNAME_LABEL,
+    POD_KIND,
+    PRIORITY_CLASS_KIND,
+    ZONE_QUOTA_KIND,
+)
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.users import User
@@ -18,8 +26,10 @@ from kedge.sim.zoo.worlds.invariants import (
     AntiAffinityHolds,
     DeletedPodsStayDeleted,
     GangsAreComplete,
+    NoEvictionIsInVain,
     expect,
     pods_that_fit_are_bound,
+    urgent_pods_are_bound,
 )
 
 SCHEDULERS = ("default-scheduler", "other-scheduler")
@@ -107,8 +117,36 @@ async def gangs(sim: Simulation) -> None:
     await asyncio.sleep(10)
 
 
-def _member(name: str) -> dict[str, Any]:
+@simulate(faults=ClusterSwarm())
+async def crowded(sim: Simulation) -> None:
+    """A pod or a gang of high priority needs the room of others. Some gangs are too large for the nodes."""
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=2, managers=0, limits=QUIET))
+    await world.open()
+    size = sim.choose("size", (2, 3, 1))
+    GangsAreComplete(world.judge)
+    NoEvictionIsInVain(world.judge, useful=size <= len(HOLLOW_NODES))
+    await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES, cpu="1")
+    urgent = {"apiVersion": KINDS.of_key_kind(PRIORITY_CLASS_KIND).api_version, "kind": "PriorityClass"}
+    await world.cluster.create({**urgent, "metadata": {"name": "urgent"}, "value": 100})
+    for name in ("low-0", "low-1"):
+        await world.user.apply(plain_pod(name, cpu="700m"), namespace="default")
+    await asyncio.sleep(sim.choose("before", (20, 5)))
+    names = [f"gang-{n}" for n in range(size)]
+    for name in names:
+        body = _member(name, size) if size > 1 else plain_pod(name, cpu="700m")
+        body["spec"]["priorityClassName"] = "urgent"
+        await world.user.apply(body, namespace="default")
+    await asyncio.sleep(sim.choose("pause", (2, 20)))
+    if sim.choose("remove", (False, True)):
+        await world.user.delete(Key(POD_KIND, "default", names[0]), force=True)
+    elif size <= len(HOLLOW_NODES):
+        expect(world, urgent_pods_are_bound)
+    await asyncio.sleep(20)
+    await world.close(within_s=300, silence_s=0, stays_s=2)
+
+
+def _member(name: str, size: int = 3) -> dict[str, Any]:
     body = plain_pod(name, cpu="700m")
     body["metadata"]["labels"][GANG_LABEL] = "trio"
-    body["metadata"]["annotations"] = {GANG_SIZE: "3"}
+    body["metadata"]["annotations"] = {GANG_SIZE: str(size)}
     return body

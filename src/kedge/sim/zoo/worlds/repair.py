@@ -22,8 +22,8 @@ from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.links import Commit
 from kedge.sim.cluster.users import User
-from kedge.sim.judges.facts import is_healthy
 from kedge.sim.judges.invariants import Judge
+from kedge.sim.judges.pod_facts import is_healthy
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import JudgedCluster, Size, workload
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
@@ -149,7 +149,8 @@ async def _write_notes(world: JudgedCluster, rounds: int) -> None:
     for n in range(rounds):
         for pod in world.cluster.all(POD_KIND):
             try:
-                await user.patch(pod.key, {"metadata": {"annotations": {"zoo.example/round": str(n)}}})
+                note = {"annotations": {"zoo.example/round": str(n)}}
+                await user.patch(pod.key, {"metadata": note, "spec": {}})  # a spec, for the path of any other patch
             except NotFound:
                 continue
             except Invalid as error:

@@ -19,6 +19,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}},
     {"type": "Recreate"},
+    {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
 )
 
 
@@ -66,7 +67,7 @@ async def rollouts(sim: Simulation) -> None:
     await asyncio.sleep(85)
     await user.roll_out(WEB, "web:2")
     if sim.choose("again", (False, True)):
-        await asyncio.sleep(sim.choose("pause", (3, 0.3, 9)))
+        await asyncio.sleep(sim.choose("pause", (3, 0.3, 9, 75)))
         await (user.roll_back(WEB) if sim.choose("back", (True, False)) else user.roll_out(WEB, "web:3"))
     await asyncio.sleep(10)
     await world.close(within_s=300, silence_s=0, stays_s=5)

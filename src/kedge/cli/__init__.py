@@ -6,27 +6,95 @@ The module of a verb has a click command of the same name. Nothing heavy is impo
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
 
 import click
 
 VERBS = {
     "agent": "Run one node: its pods are processes of this machine.",
+    "apply": "Create or change objects as manifests declare them.",
+    "backup": "Write a backup of a cluster's store, also while it runs.",
+    "caches": "Print the caches of a running cluster: revision, lag, age and relists.",
+    "chaos": "Run the faults of a scenario against a running cluster, and judge it.",
+    "completion": "Print the completion script of a shell.",
+    "config": "Check a configuration file, and show the values in effect.",
     "controllers": "Run every controller, in a process of its own.",
+    "cordon": "Keep new pods off nodes.",
+    "delete": "Delete objects, and wait until they are gone.",
     "demo": "Find, shrink and replay a bug in a simulated cluster.",
+    "describe": "Print everything about objects, with their events.",
+    "doctor": "Check what this machine offers, and what works without the rest.",
     "down": "Stop every process of the local cluster.",
+    "drain": "Evict the pods of nodes, within disruption budgets.",
+    "exec": "Run a command in a container.",
+    "get": "Print objects of any type.",
     "hunt": "Run many seeds of a simulated program and report each bug once.",
+    "logs": "Print the output of a pod's containers.",
+    "queue": "Print the work queues of a running cluster: depth, ages, retries and reasons.",
     "replay": "Run a recorded failure again.",
+    "reset": "Remove the state of the local cluster.",
+    "restore": "Make a new store from a backup.",
+    "rollout": "Follow, undo, restart and pause rollouts.",
+    "scale": "Set the number of replicas of a workload.",
     "scenario": "Run an incident on a simulated cluster and print its timeline.",
     "scheduler": "Run a scheduler, in a process of its own.",
     "server": "Serve the API over HTTPS.",
+    "timeline": "Print the changes of an object and of everything it owns.",
+    "token": "Create, list and delete bearer tokens.",
+    "top": "Print the usage of nodes and pods.",
+    "uncordon": "Let nodes have new pods again.",
     "up": "Run a whole cluster here, with real processes.",
-    "why": "Explain the state of a pod or a Deployment.",
+    "wait": "Wait until objects fulfil a condition.",
+    "why": "Explain the state of a pod, a workload or another object.",
     "zoo": "Take one safeguard at a time out of the control plane, and check that the hunt finds each.",
 }
 
 
+class UsageSentence(click.UsageError):
+    """A wrong command line as one sentence: the command, the mistake, and where the right form is."""
+
+    def __init__(self, error: click.UsageError) -> None:
+        path = error.ctx.command_path if error.ctx is not None else "kedge"
+        mistake = " ".join(error.format_message().split()).rstrip(".")
+        for found, instead in _PHRASES:
+            mistake = re.sub(found, instead, mistake)
+        super().__init__(f"{path}: {mistake[:1].lower()}{mistake[1:]}; see `{path} --help`", error.ctx)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"Error: {self.format_message()}", file=file, err=True)
+
+
+_PHRASES = ((r"\.? \(?Did you mean (.*)\?\)?$", r" (did you mean \1?)"), (r"\. Choose from: *", ": choose from "))
+"""click's second sentences, joined to its first."""
+
+
+@contextmanager
+def usage_sentences() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        if isinstance(error, (UsageSentence, _HELP)):
+            raise
+        raise UsageSentence(error) from error
+
+
+_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""Raised by newer releases of click for a group without arguments: it prints the help."""
+
+
 class LazyGroup(click.Group):
     """Lists verbs by name and loads the module of one when it is called."""
+
+    def make_context(self, *arguments: Any, **others: Any) -> click.Context:
+        with usage_sentences():
+            return super().make_context(*arguments, **others)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with usage_sentences():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(VERBS)

@@ -10,36 +10,73 @@ from pathlib import Path
 
 import click
 
-from kedge.cli.component import KUBECONFIG_OPTION, run_component
+from kedge.cli.component import SERVER_OPTION, run_component
+from kedge.cli.configuration.option import config_option
+from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.cli.listen_address import listen_address, parse_listen
 from kedge.cli.state_folder import AGENT_LOCK, command_errors, folder_lock
-from kedge.client.http import HttpTransport
+from kedge.client.contract import Transport
+from kedge.client.http import read_kubeconfig, with_servers
 from kedge.env import Env
+from kedge.limits import Limits
 
 
 @click.command()
 @KUBECONFIG_OPTION
+@SERVER_OPTION
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for all state.")
 @click.option("--name", default=socket.gethostname, show_default="the host's name", help="Name of the node.")
 @click.option("--zone", default="zone-a", show_default=True, help="Zone of the node.")
-def agent(kubeconfig: Path, state: Path, name: str, zone: str) -> None:
+@click.option(
+    "--listen",
+    type=listen_address,
+    metavar="HOST:PORT",
+    default="127.0.0.1:0",
+    show_default=True,
+    help="Address for logs and exec; API servers connect to it.",
+)
+@config_option
+def agent(
+    kubeconfig: tuple[Path, ...],
+    servers: tuple[str, ...],
+    state: Path,
+    name: str,
+    zone: str,
+    listen: str,
+    limits: Limits,
+) -> None:
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
+    host, port = parse_listen(listen)
 
-    async def work(transport: HttpTransport, env: Env, stop: asyncio.Event) -> None:
-        from kedge.agent.core import Agent
+    async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+        from kedge.agent.core import Agent, ApiAccess
         from kedge.agent.process import ProcessDriver
-        from kedge.cli.local import machine_of
+        from kedge.agent.process.endpoint import AgentEndpoint
+        from kedge.agent.process.services import ServiceProxies
+        from kedge.cli.local import authorities_of, boot_id, leave_node, machine_of, start_endpoint
         from kedge.client.contract import Client
 
-        driver = ProcessDriver(state, environment=os.environ)
         client = Client(transport, env, component=f"agent-{name}")
-        running = env.spawn(Agent(client, env, driver, machine_of(name, zone)).run(), name="agent")
+        services = ServiceProxies(client, env, state, boot_id=boot_id())
+        driver = ProcessDriver(state, environment=os.environ, limits=env.limits, services=services)
+        endpoint = AgentEndpoint(driver, env)
+        server = with_servers(read_kubeconfig(*kubeconfig), servers)[0]
+        authorities = authorities_of(server)
+        address = await start_endpoint(endpoint, host, port, authorities)
+        access = ApiAccess(server.host, server.port, authorities) if authorities else None
+        machine = machine_of(name, zone, address, await driver.conditions())
+        proxying = env.spawn(services.run(), name="services")
+        running = env.spawn(Agent(client, env, driver, machine, access).run(), name="agent")
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         running.cancel()
+        proxying.cancel()
         with suppress(asyncio.CancelledError):
             await running
-        await driver.close()
+        await asyncio.gather(proxying, return_exceptions=True)
+        await endpoint.stop()
+        await leave_node(state, driver)
 
     with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
-        run_component(kubeconfig, f"agent {name}", work)
+        run_component(kubeconfig, servers, f"agent {name}", limits, work)

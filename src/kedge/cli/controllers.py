@@ -7,19 +7,32 @@ from pathlib import Path
 
 import click
 
-from kedge.cli.component import KUBECONFIG_OPTION, run_component
-from kedge.client.http import HttpTransport
+from kedge.cli.component import SERVER_OPTION, STATE_OPTION, own_log_folder, run_component
+from kedge.cli.configuration.option import config_option
+from kedge.cli.event_loop import EVENT_LOOP_OPTION
+from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.client.contract import Transport
 from kedge.env import Env
+from kedge.limits import Limits
 
 
 @click.command()
 @KUBECONFIG_OPTION
-def controllers(kubeconfig: Path) -> None:
+@SERVER_OPTION
+@STATE_OPTION
+@EVENT_LOOP_OPTION
+@config_option
+def controllers(
+    kubeconfig: tuple[Path, ...], servers: tuple[str, ...], state: Path, event_loop: str, limits: Limits
+) -> None:
     """Run every controller until SIGTERM. One of several such processes leads; the others stand by with warm caches."""
-    run_component(kubeconfig, "controllers", _work)
 
+    async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+        from kedge.cli.wiring import ControlPlane, run_until
 
-async def _work(transport: HttpTransport, env: Env, stop: asyncio.Event) -> None:
-    from kedge.cli.wiring import ControlPlane, run_until
+        with own_log_folder(state, "controllers") as folder:
+            await run_until(
+                ControlPlane(transport, env, decisions=folder, component="controllers", schedulers=()), stop
+            )
 
-    await run_until(ControlPlane(transport, env, component="controllers", schedulers=()), stop)
+    run_component(kubeconfig, servers, "controllers", limits, work, event_loop=event_loop)

@@ -40,7 +40,7 @@ def demo(seeds: int, jobs: int, directory: Path) -> None:
 
     click.echo(INTRODUCTION)
     careless = _hunt("careless", seeds, jobs, directory)
-    click.echo(report(careless) + "\n")
+    click.echo(report(careless, f"kedge hunt {PROGRAMS}:careless") + "\n")
     path = next((group.path for group in careless.groups.values()), None)
     if path is None:
         raise click.ClickException(f"no failure in {seeds} seeds: try more with --seeds")

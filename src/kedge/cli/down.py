@@ -22,8 +22,7 @@ from kedge.cli.up import default_state
 )
 def down(state: Path | None, grace_s: float) -> None:
     """Stop every process of the local cluster, and leave nothing running. State stays: `kedge up` continues from it."""
-    from kedge.cli.local import stop_processes
-    from kedge.cli.state_folder import UP_LOCK, command_errors, folder_lock, stop_holder
+    from kedge.cli.state_folder import command_errors
 
     folder = state or default_state()
     if not folder.is_dir():
@@ -32,8 +31,19 @@ def down(state: Path | None, grace_s: float) -> None:
         click.echo(f"nothing runs: there is no {folder}")
         return
     with command_errors(folder):
-        if pid := stop_holder(folder / UP_LOCK):
-            click.echo(f"stopped kedge up (process {pid})")
-        with folder_lock(folder / UP_LOCK, "kedge up"):  # no new one starts meanwhile
-            nodes = asyncio.run(stop_processes(folder, grace_s=grace_s))
-    click.echo(f"stopped the processes of {nodes} nodes in {folder}")
+        nodes = asyncio.run(stop_everything(folder, grace_s=grace_s))
+    if nodes:
+        click.echo(f"stopped the processes of {nodes} node{'s' * (nodes != 1)} in {folder}")
+    else:
+        click.echo(f"no process of a pod runs in {folder}")
+
+
+async def stop_everything(folder: Path, *, grace_s: float) -> int:
+    """Stop `kedge up` of this folder and every process that it started. Returns how many nodes had any."""
+    from kedge.cli.local import stop_processes
+    from kedge.cli.state_folder import UP_LOCK, folder_lock, stop_holder
+
+    if pid := stop_holder(folder / UP_LOCK):
+        click.echo(f"stopped kedge up (process {pid})")
+    with folder_lock(folder / UP_LOCK, "kedge up"):  # no new one starts meanwhile
+        return await stop_processes(folder, grace_s=grace_s)

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from kedge.sim.kernel import Hunt
+    from kedge.sim.kernel import Hunt, SimulationTarget
     from kedge.sim.kernel.policies import SchedulePolicy
+
+SHRINK_RUNS = 600
 
 
 @click.command()
 @click.argument("target")
 @click.option("--seeds", "-n", default=1_000, show_default=True, help="How many seeds to run.")
-@click.option("--start", default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--start",
+    "--first-seed",
+    type=click.IntRange(min=0),
+    show_default="0, or the seed of the scenario",
+    help="The first seed.",
+)
+@click.option("--weak", is_flag=True, help="Hunt the weak variant of a scenario, as `kedge scenario run --weak`.")
+@click.option("--without", default="", metavar="SAFEGUARD", help="Hunt a scenario without this safeguard.")
+@click.option(
+    "--invariant",
+    "invariants",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Check this invariant too, at every commit of a scenario. Repeat it for more.",
+)
 @click.option("--jobs", "-j", default=os.cpu_count() or 1, show_default="one a core", help="Workers at once.")
 @click.option(
     "--executor",
     default="process",
     show_default=True,
-    help="process, thread, inline, or package.module:callable that takes the number of jobs and returns an Executor.",
+    help="process, thread, inline, dask://HOST:PORT of a Dask scheduler, or package.module:callable that takes the"
+    " number of jobs and returns an Executor.",
 )
 @click.option(
     "--policy",
@@ -40,19 +59,31 @@ if TYPE_CHECKING:
     show_default=True,
     help="Directory for failures.",
 )
-@click.option("--shrink-runs", default=600, show_default=True, help="Runs to shrink one failure; 0 does not shrink.")
+@click.option(
+    "--shrink-runs",
+    type=click.IntRange(min=0),
+    show_default="600, or 60 for a scenario",
+    help="Runs to shrink one failure; 0 does not shrink.",
+)
 def hunt(
     target: str,
     seeds: int,
-    start: int,
+    start: int | None,
+    weak: bool,
+    without: str,
+    invariants: tuple[str, ...],
     jobs: int,
     executor: str,
     policy: str,
     depth: int,
     directory: Path,
-    shrink_runs: int,
+    shrink_runs: int | None,
 ) -> None:
-    """Hunt for bugs in TARGET: package.module:name or file.py:name, an async function that takes a Simulation.
+    """Hunt for bugs in TARGET: package.module:name or file.py:name, an async function that takes a Simulation; or a
+    scenario, FILE.yaml or a name of `kedge scenario list`.
+
+    The steps of a scenario stay, and each seed adds the faults of a swarm. Every invariant and every `always` must hold
+    at each commit; its expectations must hold once faults have stopped.
 
     Exit code 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
     """
@@ -61,21 +92,54 @@ def hunt(
     from kedge.sim.kernel import hunt as run_hunt
 
     try:
+        if is_scenario(target):
+            aim, first, shrinks, flags = _scenario(target, weak, without, invariants)
+        elif weak or without or invariants:
+            raise click.UsageError("--weak, --without and --invariant are for scenarios: give FILE.yaml or a name")
+        else:
+            aim, first, shrinks, flags = find_target(target), 0, SHRINK_RUNS, []
+        start = first if start is None else start
         with SeedProgress(seeds) as progress:
             found = run_hunt(
-                find_target(target),
+                aim,
                 range(start, start + seeds),
                 executor=executor,
                 jobs=jobs,
                 policy=_policy(policy, depth),
                 directory=directory,
-                shrink_runs_max=shrink_runs,
+                shrink_runs_max=shrinks if shrink_runs is None else shrink_runs,
                 on_progress=progress.show,
             )
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(report(found))
+    if policy != "program":
+        flags += ["--policy", policy, *(["--depth", str(depth)] if policy == "pct" else [])]
+    click.echo(report(found, shlex.join(["kedge", "hunt", target, *flags])))
     raise SystemExit(1 if found.groups else 2 if found.lost or found.broken or found.marks_missed() else 0)
+
+
+def is_scenario(target: str) -> bool:
+    """Whether it is a scenario file, or the name of a scenario that ships with kedge."""
+    from kedge.sim.scenario import library_names
+
+    return target.endswith((".yaml", ".yml")) or target in library_names()
+
+
+def _scenario(
+    name: str, weak: bool, without: str, invariants: tuple[str, ...]
+) -> tuple[SimulationTarget, int, int, list[str]]:
+    """The target, its first seed, the runs to shrink a failure, and the flags that name the variant."""
+    from kedge.sim.scenario import load_scenario
+    from kedge.sim.scenario.hunt_targets import SHRINK_RUNS as FEW
+    from kedge.sim.scenario.hunt_targets import hunt_target
+
+    found = load_scenario(name)
+    if weak and not without:
+        without = found.weak_variant.name
+    flags = ["--weak"] if weak else ["--without", without] if without else []
+    for each in invariants:
+        flags += ["--invariant", each]
+    return hunt_target(name, without=without, invariants=invariants), found.seed, FEW, flags
 
 
 def _policy(name: str, depth: int) -> SchedulePolicy | None:
@@ -91,8 +155,8 @@ def _policy(name: str, depth: int) -> SchedulePolicy | None:
     return policies[name]
 
 
-def report(found: Hunt) -> str:
-    """The findings of a hunt, as text."""
+def report(found: Hunt, command: str) -> str:
+    """The findings of a hunt, as text. `command` is the hunt without its seeds."""
     from kedge.sim.kernel.failure_report import describe_failure
 
     lines: list[str] = []
@@ -100,6 +164,8 @@ def report(found: Hunt) -> str:
         lines += [f"=== bug {number}: {len(group.seeds)} of {found.done} seeds, first {min(group.seeds)}"]
         if group.artefact is not None:
             lines.append(describe_failure(group.artefact, path=group.path))
+        first = min(group.seeds)
+        lines.append(f"seed {first} recreates it: {command} --start {first} --seeds 1")
         if group.shrunk is not None and group.shrunk.exhausted:
             lines.append(f"(shrinking stopped after {group.shrunk.runs} runs: there may be a shorter one)")
         lines.append("")

@@ -6,29 +6,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kedge.agent.core import Agent, Machine
+from kedge.agent.core import Agent, ApiAccess, Machine, NodeCondition
 from kedge.agent.process import ProcessDriver
 from kedge.agent.process.channel import may_hold_processes
+from kedge.agent.process.endpoint import AgentEndpoint, EndpointAddress
+from kedge.agent.process.services import ServiceProxies
+from kedge.agent.process.volumes import unmount_volumes
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
-from kedge.cli.server import open_store, start_https, url_of
-from kedge.cli.state_folder import AGENT_LOCK, folder_lock
+from kedge.cli.debug_pages import add_debug_pages
+from kedge.cli.live_faults.fault_socket import FaultSocket
+from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
+from kedge.cli.server import client_host, ensure_identity, start_https, url_of
+from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, folder_lock
+from kedge.cli.store_options import StoreChoice
 from kedge.cli.wiring import ControlPlane, ensure_namespaces, stop_plane
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
+from kedge.client.http import ServerAddress
 from kedge.env import Env, system_env
-from kedge.errors import Unavailable
-from kedge.observe.recording.log import DecisionLog
+from kedge.errors import KedgeError, Unavailable
 from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
+_log = logging.getLogger("kedge.cli")
 _WINDOW_S = 3600.0
 ZONES = ("zone-a", "zone-b", "zone-c")
 
@@ -44,6 +54,8 @@ class LocalCluster:
     drivers: dict[str, ProcessDriver] = field(default_factory=dict)
     """By node."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    processes_left: int = 0
+    """Processes of pods that run on after the cluster has stopped."""
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Wait for `stop`.
@@ -70,44 +82,73 @@ async def local_cluster(
 ) -> AsyncIterator[LocalCluster]:
     """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
     env = env or system_env()
-    store = await open_store(state, "sqlite", env)
-    service = Service(store, env)
+    identity = ensure_identity(state, host, env)
+    store = await StoreChoice().open(state, env)
+    service = Service(store, env, token_keys=identity.token_keys)
     transport = DirectTransport(service)
     client = Client(transport, env, component="up")
-    server = ApiServer(service, env)
+    server = ApiServer(service, env, agents_tls=identity.agents_tls)
     tasks: list[asyncio.Task[Any]] = []
     drivers: dict[str, ProcessDriver] = {}
-    log: DecisionLog | None = None
+    cluster: LocalCluster | None = None
+    endpoints: list[AgentEndpoint] = []
     locks = ExitStack()
+    faults = FaultSocket(state, env.limits)
     try:
         await ensure_namespaces(client)
-        bound = await start_https(server, state, host, port, env)
-        log = DecisionLog(state / "decisions", env)
-        tasks.append(env.spawn(log.run(), name="decision log"))
-        recorder = Recorder(env, log=log)
-        tasks.append(env.spawn(_keep_everything(recorder, env), name="keep every decision"))
-        plane = ControlPlane(transport, env, recorder=recorder)
+        bound = await start_https(server, identity, host, port)
+        plane = ControlPlane(faults.add(FaultLink(CONTROL_PLANE, transport)), env, decisions=state / DECISIONS)
+        add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
+        tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
         tasks.append(env.spawn(plane.run(), name="control plane"))
+        authority = (state / "ca.crt").read_text()
+        access = ApiAccess(client_host(host), bound, authority)
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
             locks.enter_context(folder_lock(node_folder(state, name) / AGENT_LOCK, "kedge agent"))
-            driver = drivers[name] = ProcessDriver(node_folder(state, name), environment=os.environ)
-            agent = Agent(Client(transport, env, component=f"agent-{name}"), env, driver, machine_of(name, zone))
-            tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
-        yield LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)
+            folder = node_folder(state, name)
+            agent_client = Client(faults.add(FaultLink(name, transport)), env, component=f"agent-{name}")
+            services = ServiceProxies(agent_client, env, folder, boot_id=boot_id())
+            driver = drivers[name] = ProcessDriver(folder, environment=os.environ, limits=env.limits, services=services)
+            endpoint = AgentEndpoint(driver, env)
+            endpoints.append(endpoint)
+            address = await start_endpoint(endpoint, "127.0.0.1", 0, authority)
+            machine = machine_of(name, zone, address, await driver.conditions())
+            tasks.append(env.spawn(services.run(), name=f"services of {name}"))
+            tasks.append(env.spawn(Agent(agent_client, env, driver, machine, access).run(), name=f"agent {name}"))
+        await faults.start()
+        cluster = LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)
+        yield cluster
         await stop_plane(plane)
     finally:
+        await faults.stop()
         for task in reversed(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(each.stop() for each in endpoints))
         await server.stop()
-        for driver in drivers.values():
-            await driver.close()
-        if log is not None:
-            log.close()
+        left = [await leave_node(node_folder(state, name), driver) for name, driver in drivers.items()]
+        if cluster is not None:
+            cluster.processes_left = sum(left)
         await store.close()
         locks.close()
+
+
+async def leave_node(folder: Path, driver: ProcessDriver) -> int:
+    """Disconnect from a keeper, and return how many processes it holds. A keeper without any is stopped."""
+    running = 0
+    try:
+        # The log and not the socket: a keeper that was started just now has no socket yet.
+        if (folder / "keeper.log").exists():
+            running = sum(each.running for each in await driver.processes())
+            if not running:
+                await driver.shutdown(grace_s=0)
+    except KedgeError as error:
+        _log.warning("the keeper of %s was not asked whether it is idle: %s", folder, error)
+    finally:
+        await driver.close()
+    return running
 
 
 async def _keep_everything(recorder: Recorder, env: Env) -> None:
@@ -121,7 +162,25 @@ def node_folder(state: Path, name: str) -> Path:
     return state / "nodes" / name
 
 
-def machine_of(name: str, zone: str) -> Machine:
+async def start_endpoint(endpoint: AgentEndpoint, host: str, port: int, authority_pem: str) -> EndpointAddress | None:
+    """Let an agent listen for API servers; without their authority none could be recognised, so it does not."""
+    return await endpoint.start(host, port, authority_pem) if authority_pem else None
+
+
+def authorities_of(address: ServerAddress) -> str:
+    """The authorities in a kubeconfig, as PEM; empty if it has none of its own."""
+    found = address.tls.get_ca_certs(binary_form=True) if address.tls is not None else []
+    return "".join(ssl.DER_cert_to_PEM_cert(each) for each in found)
+
+
+def boot_id() -> str:
+    """Differs after each start of this machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def machine_of(
+    name: str, zone: str, endpoint: EndpointAddress | None = None, conditions: tuple[NodeCondition, ...] = ()
+) -> Machine:
     """One of several nodes that share this machine: each offers all of it."""
     cpus = os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -129,13 +188,16 @@ def machine_of(name: str, zone: str) -> Machine:
         name=name,
         capacity={"cpu": str(cpus), "memory": str(memory), "pods": "110", "ephemeral-storage": "10Gi"},
         labels={ZONE_LABEL: zone, REGION_LABEL: "local"},
-        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        addresses=("127.0.0.1",),
+        boot_id=boot_id(),
+        addresses=(endpoint.host if endpoint is not None else "127.0.0.1",),
+        endpoint_port=endpoint.port if endpoint is not None else 0,
+        certificate=endpoint.fingerprint if endpoint is not None else "",
+        conditions=conditions,
     )
 
 
 async def stop_processes(state: Path, *, grace_s: float) -> int:
-    """Stop every process of every node below `state`, and their keepers. Returns how many nodes there were.
+    """Stop every process of every node below `state`, and their keepers. Returns how many nodes had any.
 
     Raises:
         Unavailable: an agent still runs there and would start them again, or a process cannot be stopped.
@@ -145,13 +207,20 @@ async def stop_processes(state: Path, *, grace_s: float) -> int:
     for each in results:
         if isinstance(each, BaseException):
             raise each
-    return len(folders)
+    for folder in (state / "nodes").glob("*"):
+        unmount_volumes(folder / "pods")  # of a keeper that was killed when it held no process
+    return sum(each is True for each in results)
 
 
-async def _stop_node(folder: Path, grace_s: float) -> None:
+async def _stop_node(folder: Path, grace_s: float) -> bool:
+    """Stop the processes of one node. Returns whether any was running; an idle keeper is none."""
     with folder_lock(folder / AGENT_LOCK, "kedge agent"):
         driver = ProcessDriver(folder, environment=os.environ)
         try:
+            running = True  # unless its keeper denies it
+            with suppress(KedgeError):
+                running = any(each.running for each in await driver.processes())
             await driver.shutdown(grace_s=grace_s)
+            return running
         finally:
             await driver.close()

@@ -21,13 +21,22 @@ if TYPE_CHECKING:
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only the result.")
 @click.option(
+    "--story/--events",
+    default=None,
+    help="Print the timeline of the cluster, or the events of the run. Without either: the timeline of a scenario and"
+    " of a find of the zoo, the events of any other program.",
+)
+@click.option(
     "--extract",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Write readable copies of the file's parts to this directory, and run nothing.",
 )
-def replay(file: Path, target: str | None, regression: bool | None, quiet: bool, extract: Path | None) -> None:
-    """Run the run in FILE again: a failure that `kedge hunt` kept, or a run that `kedge scenario run --out` kept.
+def replay(
+    file: Path, target: str | None, regression: bool | None, quiet: bool, story: bool | None, extract: Path | None
+) -> None:
+    """Run the run in FILE again: a failure that `kedge hunt` or `kedge zoo --keep` kept, or a run that
+    `kedge scenario run --out` kept.
 
     On the build that made it, exits with 0 if the run was the same to the last step, and with 3 and the first
     difference if it was not. On another build it is a regression test: 0 if every invariant holds now, 1 if one is
@@ -47,7 +56,7 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool,
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not quiet:
-        click.echo(_report_of(artefact))
+        click.echo(_report_of(artefact, story))
         click.echo()
     click.echo(again.summary)
     if again.drift:
@@ -65,7 +74,8 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool,
 def _run_again(artefact: Artefact, target: str | None, regression: bool | None) -> Replay:
     from kedge.sim.kernel import find_target
     from kedge.sim.kernel import replay as run_again
-    from kedge.sim.scenario.kept_runs import kept_scenario, replay_kept
+    from kedge.sim.scenario.kept_runs import replay_kept
+    from kedge.sim.scenario.kept_scenarios import kept_scenario
 
     kept = kept_scenario(artefact)
     if kept is not None:
@@ -73,13 +83,22 @@ def _run_again(artefact: Artefact, target: str | None, regression: bool | None) 
     return run_again(artefact, target=find_target(target or artefact.target), regression=regression)
 
 
-def _report_of(artefact: Artefact) -> str:
+def _report_of(artefact: Artefact, story: bool | None) -> str:
     from kedge.sim.kernel.failure_report import describe_failure
-    from kedge.sim.scenario.kept_runs import kept_scenario, timeline_of
+    from kedge.sim.scenario.kept_runs import timeline_of
+    from kedge.sim.scenario.kept_scenarios import kept_scenario
+    from kedge.sim.zoo.find import zoo_find
 
-    kept = kept_scenario(artefact)
-    if kept is None:
-        return describe_failure(artefact)
-    lines = [f"{at}  {kind:<10} {text}" for at, kind, text in timeline_of(artefact, kept)]
-    without = f" without {kept.without}" if kept.without else ""
-    return "\n".join([f"scenario {kept.name}{without}, seed {artefact.seed}", *lines, *map(str, artefact.gaps)])
+    kept, found = kept_scenario(artefact), zoo_find(artefact)
+    title = []
+    if kept is not None:
+        variant = f" without {kept.without}" if kept.without else ""
+        title = [f"scenario {kept.name}{variant}, seed {artefact.seed}"]
+    elif found is not None:
+        title = [f"zoo entry {found.entry}, seed {artefact.seed}, by {found.strategy}", f"without: {found.safeguard}"]
+    if not title if story is None else not story:
+        return "\n".join([*title, describe_failure(artefact)])
+    rows = timeline_of(artefact, begin_s=0.0 if kept is None else kept.begin_s)
+    if not rows:
+        raise click.ClickException("the run has no cluster, and so no timeline: give --events")
+    return "\n".join([*title, *(f"{at}  {kind:<10} {text}" for at, kind, text in rows), *map(str, artefact.gaps)])

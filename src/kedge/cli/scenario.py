@@ -9,7 +9,15 @@ import click
 if TYPE_CHECKING:
     from kedge.sim.scenario import Scenario, ScenarioRun
 
-_STYLES = {"step": "bold", "fault": "yellow", "refused": "yellow", "violation": "bold red", "held": "green"}
+_STYLES = {
+    "step": "bold",
+    "note": "bold",
+    "fault": "yellow",
+    "unknown": "yellow",
+    "refused": "yellow",
+    "violation": "bold red",
+    "held": "green",
+}
 
 
 @click.group()
@@ -39,12 +47,15 @@ def list_command() -> None:
 @click.option("--weak", is_flag=True, help="Run the weak variant: the same without the first safeguard that it names.")
 @click.option("--without", default="", metavar="SAFEGUARD", help="Run it without this safeguard.")
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed than the file's.")
+@click.option("--verbose", "-v", is_flag=True, help="Print every line of the timeline, not only the story.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the timeline only if the run fails.")
 @click.option(
     "--out", "-o", type=click.Path(file_okay=False), metavar="DIR", help="Keep the run in a file of this directory."
 )
-def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bool, out: str | None) -> None:
-    """Run a scenario and print its timeline.
+def run_command(
+    name: str, weak: bool, without: str, seed: int | None, verbose: bool, quiet: bool, out: str | None
+) -> None:
+    """Run a scenario and print its story: what happened, at which revision, and which actor did it.
 
     Exits with 0 if every expectation and every invariant held, else with 1 and the timeline. --out keeps the run in a
     file, which `kedge replay` runs again and `kedge replay --extract` takes apart.
@@ -57,15 +68,13 @@ def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bo
     try:
         found = load_scenario(name)
         if weak and not without:
-            if not found.weak:
-                raise click.ClickException(f"{found.name} has no weak variant: name a safeguard with --without")
-            without = found.weak[0].name
+            without = found.weak_variant.name
         done = _run(found, without, seed, keep=bool(out))
         kept = keep_run(done, Path(out)) if out else None
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not (quiet and done.passed):
-        _print_timeline(done)
+        _print_story(done, verbose=verbose)
     click.echo(_verdict(done))
     if kept is not None:
         click.echo(f"kept:   {kept}")
@@ -91,18 +100,22 @@ def _run(found: Scenario, without: str, seed: int | None, *, keep: bool) -> Scen
         )
 
 
-def _print_timeline(done: ScenarioRun) -> None:
+def _print_story(done: ScenarioRun, *, verbose: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    console = Console(soft_wrap=True)
+    from kedge.sim.scenario.story import HEADING, found_names
+
+    console = Console(soft_wrap=True, highlight=False)
     console.print(Text(done.scenario.story))
     console.print()
-    table = Table("TIME", "WHAT", "", box=None, pad_edge=False)
-    for at, kind, text in done.timeline:
-        table.add_row(at, kind, Text(text), style=_STYLES.get(kind, ""))
-    console.print(table)
+    console.print(Text(str(HEADING)))
+    for line in done.story(verbose=verbose):
+        console.print(Text(str(line), style=_STYLES.get(line.kind, "")))
+    names = found_names(done.recording, done.scenario.names)
+    if names:
+        console.print()
+        console.print(Text("names:  " + ", ".join(f"{name} is {real}" for real, name in names.items())))
     console.print()
 
 

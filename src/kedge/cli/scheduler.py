@@ -7,23 +7,36 @@ from pathlib import Path
 
 import click
 
-from kedge.cli.component import KUBECONFIG_OPTION, run_component
-from kedge.client.http import HttpTransport
+from kedge.cli.component import SERVER_OPTION, STATE_OPTION, own_log_folder, run_component
+from kedge.cli.configuration.option import config_option
+from kedge.cli.event_loop import EVENT_LOOP_OPTION
+from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.client.contract import Transport
 from kedge.env import Env
+from kedge.limits import Limits
 
 
 @click.command()
 @KUBECONFIG_OPTION
+@SERVER_OPTION
 @click.option("--name", default="", help="schedulerName of the pods that it places; the default scheduler's if empty.")
-def scheduler(kubeconfig: Path, name: str) -> None:
+@STATE_OPTION
+@EVENT_LOOP_OPTION
+@config_option
+def scheduler(
+    kubeconfig: tuple[Path, ...], servers: tuple[str, ...], name: str, state: Path, event_loop: str, limits: Limits
+) -> None:
     """Run a scheduler until SIGTERM. One of several of the same name leads; the others stand by with warm caches."""
 
-    async def work(transport: HttpTransport, env: Env, stop: asyncio.Event) -> None:
+    async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
         from kedge.cli.wiring import ControlPlane, run_until
         from kedge.scheduler import DEFAULT_NAME
 
         names = (name or DEFAULT_NAME,)
-        plane = ControlPlane(transport, env, component="scheduler", schedulers=names, controllers=False)
-        await run_until(plane, stop)
+        with own_log_folder(state, "scheduler") as folder:
+            plane = ControlPlane(
+                transport, env, decisions=folder, component="scheduler", schedulers=names, controllers=False
+            )
+            await run_until(plane, stop)
 
-    run_component(kubeconfig, "scheduler", work)
+    run_component(kubeconfig, servers, "scheduler", limits, work, event_loop=event_loop)

@@ -9,31 +9,45 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import signal
+import ssl
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import click
 
+from kedge.api.wellknown import API_SERVERS_GROUP
+from kedge.cli.configuration.option import config_option
+from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
+from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
 from kedge.cli.state_folder import command_errors
+from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import tune_collector
+from kedge.limits import Limits
 from kedge.server.http.access import MASTERS
+from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificates import ADMIN, Authority
 from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
+from kedge.server.http.token_keys import SigningKeys
 from kedge.server.service import Service
-from kedge.store import Store
 
 KUBECONFIG = "admin.kubeconfig"
+AGENT_CLIENT = "agent-client.pem"
+"""The certificate by which agents recognise the API server."""
 
 
 @click.command()
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for all state.")
-@click.option("--listen", default="127.0.0.1:6443", show_default=True, help="HOST:PORT; port 0 picks a free one.")
-@click.option("--store", "store_url", default="sqlite", show_default=True, help="sqlite, or etcd://H1:PORT,H2:PORT.")
-def server(state: Path, listen: str, store_url: str) -> None:
+@LISTEN_OPTION
+@store_options
+@EVENT_LOOP_OPTION
+@config_option
+def server(state: Path, listen: str, store: StoreChoice, event_loop: str, limits: Limits) -> None:
     """Serve the API over HTTPS until SIGTERM or Ctrl-C.
 
     STATE/admin.kubeconfig makes kubectl an administrator.
@@ -41,77 +55,90 @@ def server(state: Path, listen: str, store_url: str) -> None:
     host, port = parse_listen(listen)
     with command_errors(state):
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        asyncio.run(_run(state, host, port, store_url))
+        run_on(event_loop, _run(state, host, port, store, limits))
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, with brackets around an IPv6 address."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise click.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:6443", param_hint="--listen")
-    return host.strip("[]"), int(port)
-
-
-async def _run(state: Path, host: str, port: int, store_url: str) -> None:
+async def _run(state: Path, host: str, port: int, choice: StoreChoice, limits: Limits) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
-    env = system_env()
+    env = system_env(limits=limits)
     tune_collector()
-    store = await open_store(state, store_url, env)
+    store = await choice.open(state, env)
     try:
-        service = Service(store, env)
+        identity = ensure_identity(state, host, env)
+        service = Service(store, env, token_keys=identity.token_keys)
         await ensure_namespaces(Client(DirectTransport(service), env, component="server"))
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
-        running = ApiServer(service, env)
-        bound = await start_https(running, state, host, port, env)
+        running = ApiServer(service, env, agents_tls=identity.agents_tls)
+        bound = await start_https(running, identity, host, port)
         click.echo(f"serving {url_of(host, bound)}", err=True)
-        await stop.wait()
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         await running.stop()
+        if upkeep.done() and not stop.is_set():
+            cause = upkeep.exception()
+            raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause
         upkeep.cancel()
     finally:
         await store.close()
 
 
-async def start_https(running: ApiServer, state: Path, host: str, port: int, env: Env) -> int:
-    """Listen with this cluster's certificates, and write the administrator's kubeconfig. Returns the port."""
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """Certificates and keys of one API server. The first start makes them, and later ones reuse them."""
+
+    state: Path
+    authority: Authority
+    tls: ssl.SSLContext
+    agents_tls: ssl.SSLContext
+    token_keys: SigningKeys
+    made_at: datetime
+
+
+def ensure_identity(state: Path, host: str, env: Env) -> ServerIdentity:
     now = env.now()
     authority = Authority.ensure(state, now)
     hosts = sorted({host, "localhost", "127.0.0.1", "::1"} - {"0.0.0.0", "::"})
     authority.ensure_serving(state / "serving.pem", hosts, now)
-    bound_tls_buffers()
-    tls = tls_context(TlsFiles(serving=state / "serving.pem", authority=state / "ca.crt"))
+    authority.ensure_client(state / AGENT_CLIENT, "kedge-api-server", (API_SERVERS_GROUP,), now)
+    bound_tls_buffers(env.limits)
+    return ServerIdentity(
+        state=state,
+        authority=authority,
+        tls=tls_context(TlsFiles(serving=state / "serving.pem", authority=state / "ca.crt")),
+        agents_tls=agent_client_context(state / AGENT_CLIENT),
+        token_keys=SigningKeys.ensure(state, authority),
+        made_at=now,
+    )
+
+
+async def start_https(running: ApiServer, identity: ServerIdentity, host: str, port: int) -> int:
+    """Listen with this cluster's certificates, and write the administrator's kubeconfig. Returns the port."""
     try:
-        bound = await running.start(host, port, tls)
+        bound = await running.start(host, port, identity.tls)
     except OSError as error:
         raise Unavailable(
             f"cannot listen on {host}:{port}: {error.strerror or error}: "
             f"pass another --listen ({host}:0 picks a free port), or stop the program that has this one"
         ) from error
-    authority.ensure_kubeconfig(state / KUBECONFIG, url_of(host, bound), ADMIN, (MASTERS,), now)
+    kubeconfig = identity.state / KUBECONFIG
+    identity.authority.ensure_kubeconfig(kubeconfig, url_of(host, bound), ADMIN, (MASTERS,), identity.made_at)
     return bound
+
+
+def client_host(host: str) -> str:
+    """The host that clients on this machine use."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
 def url_of(host: str, port: int) -> str:
     """The address that clients on this machine use."""
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1"
+    host = client_host(host)
     try:
         shown = f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
     except ValueError:
         shown = host
     return f"https://{shown}:{port}"
-
-
-async def open_store(state: Path, url: str, env: Env) -> Store:
-    """The store that `--store` names."""
-    if url == "sqlite":
-        from kedge.store.sqlite import SqliteStore
-
-        return await SqliteStore.open(state / "kedge.db", env)
-    if url.startswith("etcd://"):
-        from kedge.store.etcd import EtcdStore
-
-        return await EtcdStore.open(url.removeprefix("etcd://").split(","), env)
-    raise click.BadParameter(f"{url!r} is neither sqlite nor etcd://HOST:PORT,...", param_hint="--store")

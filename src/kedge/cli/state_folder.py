@@ -16,10 +16,13 @@ from pathlib import Path
 
 import click
 
+from kedge.cli.resources.next_steps import with_next_step
 from kedge.errors import KedgeError, Unavailable
 
 UP_LOCK = "up.lock"
 AGENT_LOCK = "agent.lock"
+DECISIONS = "decisions"
+"""The folder of decision logs, below a state folder: its own log is of `kedge up`, those below it of components."""
 STOP_S = 30.0
 """`kedge up` that has not stopped by then is killed: everything it did is on disk."""
 _FLOCK = "hhqqi"  # struct flock: type, whence, start, length, pid
@@ -31,7 +34,7 @@ def command_errors(folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     except KedgeError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(with_next_step(error)) from error
     except OSError as error:
         where = f"{error.filename or folder or ''}: ".removeprefix(": ")
         hint = f"; is {folder} a writable folder with free space?" if folder is not None else ""

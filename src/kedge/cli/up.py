@@ -1,13 +1,32 @@
-"""`kedge up`: a working cluster of real processes, from one command."""
+"""`kedge up`: a whole cluster on this machine, with real processes, from one state folder."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
+
+from kedge.cli.configuration.option import config_option, current_config
+from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
+
+if TYPE_CHECKING:
+    from kedge.cli.local import LocalCluster
+    from kedge.limits import Limits
+
+DETACH_S = 60.0
+"""A detached cluster that does not serve by then is reported as failed; its log has the reason."""
+READY_S = 10.0
+"""Nodes that are not ready by then are left to the stage view: the cluster serves without them."""
+LOG = "up.log"
 
 
 def default_state() -> Path:
@@ -17,52 +36,155 @@ def default_state() -> Path:
 
 
 @click.command()
-@click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder for all state.")
-@click.option("--listen", default="127.0.0.1:6443", show_default=True, help="HOST:PORT; port 0 picks a free one.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    show_default="$XDG_STATE_HOME/kedge",
+    help="Folder for all state.",
+)
+@LISTEN_OPTION
 @click.option(
     "--nodes", default=3, show_default=True, type=click.IntRange(1, 50), help="Local nodes, spread over zones."
 )
+@click.option("--detach", "-d", is_flag=True, help="Return once the cluster serves; it keeps running.")
 @click.option("--demo", is_flag=True, help="Run the example, break it, show the repair, and stop everything.")
-def up(state: Path | None, listen: str, nodes: int, demo: bool) -> None:
+@click.option("--keep", is_flag=True, help="With --demo: leave the cluster running at the end, as --detach does.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not follow the stages of workloads.")
+@config_option
+def up(
+    state: Path | None, listen: str, nodes: int, detach: bool, demo: bool, keep: bool, quiet: bool, limits: Limits
+) -> None:
     """Run a whole cluster here: API server, scheduler, controllers and nodes with real processes.
 
-    Ctrl-C stops the cluster and leaves its processes running; the next `kedge up` finds them again, and `kedge down`
-    stops them.
+    State is in $XDG_STATE_HOME/kedge unless --state names another folder. Ctrl-C stops the cluster and leaves its
+    processes running; the next `kedge up` finds them again, and `kedge down` stops them.
     """
-    from kedge.cli.server import parse_listen
     from kedge.cli.state_folder import UP_LOCK, command_errors, folder_lock
 
     host, port = parse_listen(listen)
     folder = state or default_state()
+    if demo and detach:
+        raise click.UsageError("--demo shows its steps and cannot be detached: leave out one of them")
+    if keep and not demo:
+        raise click.UsageError("--keep goes with --demo: without it a cluster keeps its state anyway")
     if demo:
-        _demo(nodes)
-        return
-    with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up"):
-        asyncio.run(_run(folder, host, port, nodes))
+        own = click.get_current_context().get_parameter_source("state") is ParameterSource.COMMANDLINE
+        # The folder in a file is that of the real cluster: a demo has one of its own.
+        _demo(nodes, state if own else None, limits, keep=keep)
+    elif detach:
+        with command_errors(folder):
+            _detach(folder, listen, nodes)
+    else:
+        with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up"):
+            asyncio.run(_run(folder, host, port, nodes, limits, quiet=quiet))
 
 
-def _demo(nodes: int) -> None:
-    from kedge.cli.demo import demo as hunt_demo
+def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None:
     from kedge.cli.state_folder import command_errors
     from kedge.cli.up_demo import run_demo
 
+    def hand_over(folder: Path, listen: str) -> None:
+        _detach(folder, listen, nodes)
+
     try:
-        with command_errors():
-            asyncio.run(run_demo(nodes))
+        with command_errors(state):
+            asyncio.run(run_demo(nodes, state, limits, hand_over=hand_over if keep else None))
     except asyncio.CancelledError as error:
         raise click.Abort from error
-    click.echo("\nthe same kind of failure, hunted in simulation:\n")
-    click.get_current_context().invoke(hunt_demo)
 
 
-async def _run(state: Path, host: str, port: int, nodes: int) -> None:
+def _detach(folder: Path, listen: str, nodes: int) -> None:
+    """Start `kedge up` in a session of its own, and wait until it serves."""
+    from kedge.cli.state_folder import UP_LOCK, holder_of
+    from kedge.errors import Unavailable
+
+    if pid := holder_of(folder / UP_LOCK):
+        raise Unavailable(f"kedge up already runs on {folder} (process {pid}): stop it with `kedge down` first")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    command = [sys.executable, "-m", "kedge", "up", "--quiet", "--state", str(folder), "--listen", listen]
+    if (file := current_config().path) is not None:
+        command += ["--config", str(file)]
+    with (folder / LOG).open("wb") as log:
+        started = subprocess.Popen(
+            [*command, "--nodes", str(nodes)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        click.echo(_until_serving(started, folder))
+    except KeyboardInterrupt:
+        started.terminate()  # it is in a session of its own, so Ctrl-C did not reach it
+        started.wait()
+        raise
+
+
+def _until_serving(started: subprocess.Popen[bytes], folder: Path) -> str:
+    """Wait until a detached cluster serves; returns its introduction."""
+    from kedge.errors import Unavailable
+
+    deadline_s = time.monotonic() + DETACH_S
+    while not (said := (folder / LOG).read_text(encoding="utf-8", errors="replace")).count("\n  kedge down"):
+        if started.poll() is not None:
+            raise Unavailable(said.strip().removeprefix("Error: ") or f"kedge up ended: see {folder / LOG}")
+        if time.monotonic() > deadline_s:
+            started.terminate()
+            raise Unavailable(f"kedge up did not serve in {DETACH_S:.0f} s: see {folder / LOG}")
+        time.sleep(0.05)
+    return said.rstrip()
+
+
+def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
+    """Where it listens, and what to try next."""
+    chosen = "" if state == default_state() else f" --state {state}"
+    return (
+        f"serving {cluster.url} with {nodes} nodes; state is in {state}\n"
+        f"  export KUBECONFIG={cluster.kubeconfig}\n"
+        f"try in another terminal:\n"
+        f"  kedge get nodes\n"
+        f"  kedge up --demo\n"
+        f"  kedge down{chosen}"
+    )
+
+
+async def _run(state: Path, host: str, port: int, nodes: int, limits: Limits, *, quiet: bool) -> None:
     from kedge.cli.local import local_cluster
+    from kedge.env import system_env
 
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
-    async with local_cluster(state, host, port, nodes) as cluster:
-        click.echo(f"serving {cluster.url} with {nodes} nodes; state is in {state}", err=True)
-        click.echo(f"try:\n  export KUBECONFIG={cluster.kubeconfig}\n  kubectl get nodes\n  kedge down", err=True)
+    async with local_cluster(state, host, port, nodes, system_env(limits=limits)) as cluster:
+        await _until_ready(cluster, nodes, stop)
+        click.echo(introduction(cluster, nodes, state), err=True)
+        await follow_until(cluster, stop, quiet=quiet)
+    left = cluster.processes_left
+    kept = f"{left} processes of pods keep running (kedge down stops them)" if left else "nothing keeps running"
+    click.echo(f"stopped; {kept}", err=True)
+
+
+async def _until_ready(cluster: LocalCluster, nodes: int, stop: asyncio.Event) -> None:
+    """Wait until the nodes are ready, so that the first command finds them; not for long."""
+    from kedge.api.conditions import is_true
+    from kedge.api.views import NodeView
+    from kedge.api.wellknown import NODE_KIND
+
+    kind = cluster.client.kinds.of_key_kind(NODE_KIND)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READY_S):
+            while not stop.is_set():
+                found = [each.as_view(NodeView) for each in (await cluster.client.list(kind)).objects]
+                if sum(is_true(each.status.conditions, "Ready") for each in found) >= nodes:
+                    return
+                await asyncio.sleep(0.02)
+
+
+async def follow_until(cluster: LocalCluster, stop: asyncio.Event, *, quiet: bool) -> None:
+    """Show the stages of workloads until `stop` is set or a component fails."""
+    from kedge.cli.stage_view import show_stages
+
+    view = None if quiet else asyncio.ensure_future(show_stages(cluster.client, terminal=sys.stderr.isatty()))
+    try:
         await cluster.run_until(stop)
-        click.echo("stopping; processes of pods keep running (kedge down stops them)", err=True)
+    finally:
+        if view is not None:
+            view.cancel()
+            with suppress(asyncio.CancelledError):
+                await view

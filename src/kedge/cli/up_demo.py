@@ -1,16 +1,19 @@
 """`kedge up --demo`: the example runs, one of its processes is killed, and the repair is shown as it happens.
 
-It has a state folder and a port of its own, so that two can run at once, and it stops everything it started.
+It has a state folder and a port of its own, so that two can run at once, and it stops everything it started; with
+`--keep` a detached `kedge up` takes over the folder, the port and the processes instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,27 +22,69 @@ import click
 import yaml
 
 from kedge.api.objects import Object
-from kedge.api.requests import ListOptions
+from kedge.api.requests import EventType, ListOptions, WatchOptions
 from kedge.api.views import DeploymentView, PodView
 from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND
+from kedge.cli.live import evidence_from
 from kedge.cli.local import LocalCluster, local_cluster, stop_processes
+from kedge.cli.state_folder import UP_LOCK, folder_lock
+from kedge.cli.timeline import timeline_of
+from kedge.cli.why import answer_about
+from kedge.env import system_env
 from kedge.errors import Unavailable
 from kedge.keys import Key
-from kedge.observe.readers.why import why_pod, why_workload
+from kedge.limits import Limits
+from kedge.observe.readers.object_changes import describe_change
+from kedge.observe.readers.recording import Recording
 
 EXAMPLE = "risk-api"
 WAIT_S = 60.0
 
 
-async def run_demo(nodes: int) -> None:
+async def run_demo(
+    nodes: int, state: Path | None, limits: Limits, *, hand_over: Callable[[Path, str], None] | None = None
+) -> None:
+    """Run the demo in `state`, or in a temporary folder.
+
+    `hand_over` gets the folder and the address to listen at, and starts the cluster that stays up. Without it
+    everything is stopped.
+    """
     _cancel_once()
-    with tempfile.TemporaryDirectory(prefix="kedge-demo-") as folder:
-        state = Path(folder)
+    with ExitStack() as stack:
+        if state is None:
+            state = Path(tempfile.mkdtemp(prefix="kedge-demo-"))
+            if hand_over is None:
+                stack.callback(shutil.rmtree, state, ignore_errors=True)
+        kept = False
         try:
-            async with local_cluster(state, "127.0.0.1", 0, nodes) as cluster:
-                await _show_repair(cluster, nodes)
+            with folder_lock(state / UP_LOCK, "kedge up"):
+                async with local_cluster(state, "127.0.0.1", 0, nodes, system_env(limits=limits)) as cluster:
+                    await _show_repair(cluster, nodes)
+            if hand_over is not None:
+                show("")
+                hand_over(state, cluster.url.removeprefix("https://"))
+                kept = True
         finally:
-            await stop_processes(state, grace_s=2.0)
+            if not kept:
+                await stop_processes(state, grace_s=2.0)
+        await _hunt()
+        if kept:
+            show(f"\nthe cluster keeps running: `kedge down --state {state}` stops it")
+
+
+async def _hunt() -> None:
+    """Hunt a similar failure in simulation, in a process of its own: a cluster that stays up keeps working."""
+    show("\nthe same kind of failure, hunted in simulation (kedge demo):\n")
+    hunting = await asyncio.create_subprocess_exec(sys.executable, "-m", "kedge", "demo")
+    try:
+        code = await hunting.wait()
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            hunting.send_signal(signal.SIGINT)  # it stops its workers
+        await hunting.wait()
+        raise
+    if code:
+        raise Unavailable(f"the hunt ended with {code}: run `kedge demo` to see why")
 
 
 def _cancel_once() -> None:
@@ -69,16 +114,47 @@ async def _show_repair(cluster: LocalCluster, nodes: int) -> None:
     victim, pid = await _victim(cluster)
     if pid <= 0:  # which would signal the group of this program
         raise Unavailable(f"{victim} has no process to kill: see the logs of its node, and run the demo again")
-    os.kill(pid, signal.SIGKILL)
-    show(f"killed process {pid} of {victim} with SIGKILL")
-    await _until(lambda: _restarted(cluster, victim), f"{victim} was not restarted")
-    await _until_ready(cluster, wanted)
+    following = asyncio.ensure_future(_follow(cluster))
+    try:
+        await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        show(f"killed process {pid} of {victim} with SIGKILL")
+        await _until(lambda: _restarted(cluster, victim), f"{victim} was not restarted")
+        await _until_ready(cluster, wanted)
+    finally:
+        following.cancel()
     show(f"repaired: {victim} runs again, {wanted} of {wanted} are ready")
-    deployment = await cluster.client.get(Key(DEPLOYMENT_KIND, "default", EXAMPLE))
-    found = await _listed(cluster)
-    decisions = list(cluster.plane.recorder.decisions())
-    show(f"\nwhy {EXAMPLE}:\n{why_workload(deployment, found, decisions).text()}")
-    show(f"\nwhy {victim}:\n{why_pod(next(each for each in found if each.key.name == victim), decisions).text()}")
+    recorder = cluster.plane.recorder
+    logged = Recording(decisions=[*recorder.decisions()][::-1], coverages=[recorder.coverage_record("demo")])
+    evidence = await evidence_from(cluster.client, logged, "default")
+    for name in (EXAMPLE, victim):
+        show(f"\n$ kedge why {name}\n{answer_about(name, 'default', evidence).text()}")
+    found = timeline_of(EXAMPLE, "default", logged)
+    show("\n".join(["", f"$ kedge timeline {EXAMPLE}", *(found.lines() if found is not None else ())]))
+
+
+async def _follow(cluster: LocalCluster) -> None:
+    """Print the changes of the example's pods as they happen."""
+    known = {each.key: each for each in await _listed(cluster)}
+    kind = cluster.client.kinds.of_key_kind(POD_KIND)
+    options = WatchOptions(namespace="default", label_selector=f"app={EXAMPLE}")
+    async for event in await cluster.client.watch(kind, options):
+        if event.object is None:
+            continue
+        key, new = event.object.key, None if event.type is EventType.DELETED else event.object
+        before = known.get(key)
+        lines = [*(each.text for each in describe_change(key, before, new)), *_restarts(before, new)]
+        for line in lines:
+            show(f"  {line}")
+        known[key] = event.object
+
+
+def _restarts(old: Object | None, new: Object | None) -> list[str]:
+    before, after = (
+        sum(each.restart_count for each in found.as_view(PodView).status.container_statuses) if found else 0
+        for found in (old, new)
+    )
+    return [f"Pod {new.key.name} has a new process"] if new is not None and after > before else []
 
 
 def example() -> dict[str, Any]:

@@ -1,54 +1,173 @@
-"""`kedge why`: why a pod or a Deployment is as it is, from the API and the decision log."""
+"""`kedge why`: why an object is as it is, from a running cluster or a recording; run again, or with other inputs."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kedge.cli.state_folder import command_errors
+from kedge.cli.timeline import kinds_of
 from kedge.cli.up import default_state
-from kedge.errors import KedgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kedge.keys import Key
+    from kedge.observe.readers.recording import Recording
+    from kedge.observe.readers.why import Answer, ClusterEvidence, EvidenceLine
+    from kedge.observe.records import Decision
+    from kedge.scheduler.report.recheck import Held
+
+
+class Question(NamedTuple):
+    """The object, and how to answer."""
+
+    name: str
+    namespace: str
+    generation: int | None = None
+    recheck: bool = False
+    changes: tuple[str, ...] = ()
 
 
 @click.command()
 @click.argument("name")
 @click.option("--namespace", "-n", default="default", show_default=True)
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that `kedge up` was given.")
-def why(name: str, namespace: str, state: Path | None) -> None:
-    """Explain the state of NAME, a pod or a Deployment."""
-    folder = state or default_state()
-    try:
-        click.echo(asyncio.run(_answer(name, namespace, folder)))
-    except KedgeError as error:
-        raise click.ClickException(str(error)) from error
+@click.option(
+    "--recording",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Answer from a kept file, as of its end, instead of a running cluster.",
+)
+@click.option("--revision", type=click.IntRange(min=1), help="With --recording: answer as of this revision.")
+@click.option("--generation", type=click.IntRange(min=1), help="Use only decisions about this generation of NAME.")
+@click.option("--recheck", is_flag=True, help="Run the decisions again; exit with 1 if one differs from its record.")
+@click.option(
+    "--what-if",
+    "changes",
+    multiple=True,
+    metavar="CHANGE",
+    help='Decide again with another input, such as "quota/risk.zone-c.cpu=+2"; repeat it for several.',
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def why(
+    name: str,
+    namespace: str,
+    state: Path | None,
+    recording: Path | None,
+    revision: int | None,
+    generation: int | None,
+    recheck: bool,
+    changes: tuple[str, ...],
+    output: str,
+) -> None:
+    """Explain the state of NAME: KIND/NAME, or a pod, Deployment, ReplicaSet or Job.
+
+    The first line is the answer. The lines below are its evidence: the tier (fine, waiting, misconfigured or broken),
+    the stage, the last decision, every node, the inputs with their revisions and ages, conditions, and the coverage.
+    """
+    if revision is not None and recording is None:
+        raise click.UsageError("--revision goes with --recording: a running cluster is explained as it is now")
+    question = Question(name, namespace, generation, recheck, changes)
+    with command_errors():
+        if recording is not None:
+            answer = asyncio.run(_answer_from_file(recording, question, revision))
+        else:
+            answer = asyncio.run(_answer_live(question, state or default_state()))
+    if output == "json":
+        import json
+
+        click.echo(json.dumps(answer.document(), indent=2))
+    else:
+        click.echo(answer.text())
+    if any(each.label == "recheck" and each.text.startswith("DIFFERS") for each in answer.evidence):
+        raise SystemExit(1)
 
 
-async def _answer(name: str, namespace: str, state: Path) -> str:
-    from kedge.api.requests import ListOptions
-    from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND
-    from kedge.client.contract import Client
-    from kedge.client.http import HttpTransport, read_kubeconfig
-    from kedge.env import system_env
+async def _answer_from_file(path: Path, question: Question, revision: int | None) -> Answer:
+    from kedge.observe.readers.recording import read_recording
+    from kedge.observe.readers.why import evidence_of
+
+    found = read_recording(path)
+    return await _answered(question, evidence_of(found, revision=revision), found, None)
+
+
+async def _answer_live(question: Question, state: Path) -> Answer:
+    from kedge.cli.live import live_cluster, logged_records
+
+    async with live_cluster(state) as cluster:
+        kinds = kinds_of(question.name)
+        evidence = await cluster.evidence(question.namespace, kinds)
+        now = await cluster.scheduled_objects() if question.changes else None
+        return await _answered(question, evidence, logged_records(state), now)
+
+
+async def _answered(question: Question, evidence: ClusterEvidence, recording: Recording, now: Held | None) -> Answer:
+    answer = answer_about(question.name, question.namespace, evidence, generation=question.generation)
+    if not question.recheck and not question.changes:
+        return answer
+    from kedge.cli.kept_decisions import recheck_decisions, with_lines
+
+    lines: list[EvidenceLine] = []
+    keys = _keys_of(answer)
+    about = [each for each in evidence.decisions if str(each.key) in keys]
+    if question.recheck:
+        lines += (await recheck_decisions(about, recording)).lines()
+    if question.changes:
+        lines += _what_if(question.changes, about, recording, now)
+    return with_lines(answer, lines)
+
+
+def _keys_of(answer: Answer) -> set[str]:
+    return {answer.about, *(each.about for each in answer.parts)}
+
+
+def _what_if(
+    texts: Sequence[str], about: Sequence[Decision], recording: Recording, now: Held | None
+) -> list[EvidenceLine]:
+    """The last attempt for each pod of the answer, with the changes.
+
+    Raises:
+        BadRequest: a change is none of the forms.
+        NotFound: no attempt for any of these pods was kept, or a change is about an object that there was not.
+    """
+    from kedge.cli.kept_decisions import what_if_lines
+    from kedge.errors import NotFound
+    from kedge.observe.readers.what_if import parse_change
+
+    changes = [parse_change(each) for each in texts]
+    last: dict[Key, Decision] = {}
+    for decision in about:
+        if decision.scheduling is not None and decision.scheduling.choice is not None:
+            last[decision.key] = decision
+    if not last:
+        raise NotFound("no attempt to schedule it was kept, so there is none to run with other inputs")
+    return what_if_lines(changes, texts, list(last.values()), recording, now)
+
+
+def answer_about(name: str, namespace: str, evidence: ClusterEvidence, *, generation: int | None = None) -> Answer:
+    """The answer about the first object that the name may mean.
+
+    Raises:
+        NotFound: there is none.
+    """
+    from kedge.api.wellknown import DEPLOYMENT_KIND, JOB_KIND, POD_KIND, REPLICA_SET_KIND
     from kedge.errors import NotFound
     from kedge.keys import Key
-    from kedge.observe.readers.why import why_pod, why_workload
-    from kedge.observe.recording.segments import read_decisions
+    from kedge.observe.readers.why import why_gone, why_object, why_pod, why_workload
 
-    transport = HttpTransport(read_kubeconfig(state / "admin.kubeconfig"))
-    client = Client(transport, system_env(), component="why")
-    decisions = list(read_decisions(state / "decisions", report=lambda _: None))
-    try:
-        pod = await client.find(Key(POD_KIND, namespace, name))
-        if pod is not None:
-            return why_pod(pod, decisions).text()
-        workload = await client.find(Key(DEPLOYMENT_KIND, namespace, name))
-        if workload is None:
-            raise NotFound(
-                f"there is no pod and no Deployment {name} in the namespace {namespace}: check the name, or use -n"
-            )
-        listed = await client.list(client.kinds.of_key_kind(POD_KIND), ListOptions(namespace=namespace))
-        own = [each for each in listed.objects if each.key.name.startswith(f"{name}-")]
-        return why_workload(workload, own, decisions).text()
-    finally:
-        await transport.close()
+    readers = {POD_KIND: why_pod, **dict.fromkeys((DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND), why_workload)}
+    kinds, bare = kinds_of(name), name.rpartition("/")[2]
+    keys = [Key(kind.key_kind, namespace if kind.namespaced else "", bare) for kind in kinds]
+    for key in keys:
+        found = evidence.objects.get(key)
+        if found is not None:
+            explain = readers.get(key.kind, why_object)
+            return explain(found, evidence if generation is None else evidence.of_generation(key, generation))
+    for key in keys:
+        if key.kind == POD_KIND and (gone := why_gone(key, evidence)) is not None:
+            return gone
+    sought = " and no ".join(kind.kind for kind in kinds)
+    raise NotFound(f"there is no {sought} {bare} in the namespace {namespace}: check the name, or use -n or KIND/NAME")

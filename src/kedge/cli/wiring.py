@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from kedge.api.wellknown import NAMESPACE_KIND, SYSTEM_NAMESPACES
@@ -18,6 +19,7 @@ from kedge.env import Env
 from kedge.errors import AlreadyExists
 from kedge.heap import tune_collector
 from kedge.keys import Key
+from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
@@ -36,16 +38,23 @@ class ControlPlane:
         transport: Transport,
         env: Env,
         *,
+        decisions: Path,
         component: str = "control-plane",
         schedulers: Sequence[str] = (DEFAULT_NAME,),
         controllers: bool = True,
-        recorder: Recorder | None = None,
     ) -> None:
-        """Without `controllers` it is a process of schedulers alone."""
+        """`decisions` is the folder of its decision log, which belongs to this process alone.
+
+        Without `controllers` it is a process of schedulers alone.
+
+        Raises:
+            Terminal: that folder cannot be used. Choose another.
+        """
         self._env = env
         self.client = Client(transport, env, component=component)
         self.caches = CacheSet(self.client, env)
-        self.recorder = recorder or Recorder(env)
+        self.log = DecisionLog(decisions, env)
+        self.recorder = Recorder(env, log=self.log)
         election = SharedElection(self.client, env, lease_of("every"), identity=f"{component}-{env.new_uid()[:8]}")
         runtime = ControllerRuntime(self.client, env, self.caches, self.recorder, election)
         self.controllers = all_controllers(runtime) if controllers else []
@@ -57,6 +66,7 @@ class ControlPlane:
         """Work until `stop`. If it is cancelled, everything stops at once. A component that raises ends the process."""
         tune_collector()
         await ensure_namespaces(self.client)
+        writing = self._env.spawn(self.log.run(), name="decision log")
         try:
             async with asyncio.TaskGroup() as group:
                 for controller in self.controllers:
@@ -65,6 +75,10 @@ class ControlPlane:
                     group.create_task(scheduler.run(), name=scheduler.name)
         finally:
             await self.caches.stop()
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+            self.log.close()
 
     async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:
         """Finish the runs in progress, start no more, release the leases; then `run` returns. Returns the keys left."""

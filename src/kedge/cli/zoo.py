@@ -29,6 +29,7 @@ import click
 @click.option("--clean-only", is_flag=True, help="Run clean seeds only, and no entry.")
 @click.option(
     "--jobs",
+    "-j",
     type=click.IntRange(1),
     default=lambda: os.cpu_count() or 1,
     show_default="all cores",
@@ -42,6 +43,13 @@ import click
     show_default=True,
     help="Runs to shrink one find; 0 does not shrink.",
 )
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False),
+    default="",
+    metavar="DIR",
+    help="Keep each find in a file of this directory: `kedge replay` runs it again and prints its story.",
+)
 @click.option("--list", "only_list", is_flag=True, help="List the entries and their safeguards, and exit.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def zoo(
@@ -53,6 +61,7 @@ def zoo(
     jobs: int,
     executor: str,
     shrink_runs: int,
+    keep: str,
     only_list: bool,
     output: str,
 ) -> None:
@@ -85,6 +94,7 @@ def zoo(
                 jobs=jobs,
                 executor=executor,
                 shrink_runs=shrink_runs,
+                keep=keep,
                 on_progress=progress.show,
                 on_wait=progress.hunted,
             )

@@ -10,6 +10,7 @@ HEAVY = {
     "cryptography",
     "msgspec",
     "numpy",
+    "rich",
     "sqlite3",
     "ssl",
     "yaml",

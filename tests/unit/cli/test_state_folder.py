@@ -144,3 +144,49 @@ async def test_down_finds_processes_of_a_killed_keeper_without_a_socket(tmp_path
     assert code == 0, text
     assert not alive(pid)
     assert keeper_pids(folder) == []
+
+
+def test_reset_asks_first_and_removes_the_state(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "kedge.db").write_text("")
+    asked = subprocess.run(
+        [sys.executable, "-m", "kedge", "reset", "--state", str(state)],
+        input="n\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert asked.returncode == 1
+    assert state.exists()
+    code, text = kedge("reset", "--state", str(state), "--yes")
+    assert code == 0, text
+    assert not state.exists()
+
+
+def test_reset_of_a_folder_that_is_no_state_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letters").write_text("mine")
+    code, text = kedge("reset", "--state", str(tmp_path), "--yes")
+    assert code == 1
+    assert "kedge.db" in text
+    assert (tmp_path / "letters").exists()
+
+
+def test_reset_stops_the_cluster_first(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "kedge.db").write_text("")
+    with held(state / UP_LOCK) as holder:
+        assert kedge("reset", "--state", str(state), "--yes")[0] == 0
+        assert holder.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("options", [("--keep",), ("--demo", "--detach")])
+def test_options_of_up_that_do_not_go_together_are_refused(options: tuple[str, ...]) -> None:
+    assert kedge("up", *options)[0] == 2
+
+
+def test_down_of_nodes_without_pods_does_not_count_them(tmp_path: Path) -> None:
+    (tmp_path / "nodes" / "node-1").mkdir(parents=True)
+    assert kedge("down", "--state", str(tmp_path)) == (0, f"no process of a pod runs in {tmp_path}\n")

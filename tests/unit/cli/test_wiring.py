@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.agent import TableDriver
+from tests.kit.records import decision, make_env
 from tests.objects import deployment
 
 from kedge.agent.core import Agent, Machine
@@ -17,6 +20,7 @@ from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, ListOptions
+from kedge.cli.live import logged_records
 from kedge.cli.wiring import NAMESPACES, ControlPlane
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
@@ -24,6 +28,7 @@ from kedge.controllers import CONTROLLERS
 from kedge.env import Env, system_env
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.observe import DecisionLog
 from kedge.server.service import Service
 from kedge.sim.standard import budget, job, quota, service
 from kedge.store.sqlite import SqliteStore
@@ -81,7 +86,7 @@ async def cluster(path: Path, *, nodes: int = 2) -> AsyncIterator[SingleProcessC
     store = await SqliteStore.open(path, env)
     api = Service(store, env)
     transport = DirectTransport(api)
-    plane = ControlPlane(transport, env)
+    plane = ControlPlane(transport, env, decisions=path.parent / "decisions")
     drivers = [TableDriver() for _ in range(nodes)]
     running = asyncio.create_task(plane.run())
     agents = []
@@ -181,7 +186,9 @@ def test_the_autoscaler_uses_the_measurements_of_real_agents(tmp_path: Path) -> 
 def test_one_of_two_processes_leads_and_the_other_takes_over(tmp_path: Path) -> None:
     async def program() -> None:
         async with cluster(tmp_path / "kedge.db", nodes=0) as here:
-            other = ControlPlane(DirectTransport(here.service), here.env, component="other")
+            other = ControlPlane(
+                DirectTransport(here.service), here.env, decisions=tmp_path / "other", component="other"
+            )
             running = asyncio.create_task(other.run())
             await until_leading(here.plane)
             assert not other.leading
@@ -200,3 +207,48 @@ def test_a_control_plane_creates_its_namespaces(tmp_path: Path) -> None:
             assert {each.key.name for each in await here.all("Namespace")} == set(NAMESPACES)
 
     asyncio.run(program())
+
+
+def test_records_survive_the_process_and_name_the_controller_behind_each_wake_up(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with cluster(tmp_path / "kedge.db") as here:
+            here.plane.recorder.open_window("test", until_s=here.env.monotonic() + 600)
+            await here.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+            await here.create(web(2))
+            await here.until(WEB, lambda view: view.status.ready_replicas == 2)
+
+    asyncio.run(program())
+    recorded = logged_records(tmp_path)
+    found = recorded.decisions
+    covered = recorded.coverages[-1]
+    assert covered.seen >= sum(covered.kept.values()) == len(found)
+    assert {"deployment", "replicaset", "default-scheduler"} <= {each.controller for each in found}
+    attempts = [each for each in found if each.scheduling is not None and each.key.namespace == "shop"]
+    assert {each.wakes for each in attempts} == {(("added", "replicaset"),)}
+    causes = [each.scheduling.cause for each in attempts if each.scheduling is not None]
+    assert {(cause.key.kind, cause.writer) for cause in causes if cause is not None} == {("Pod", "replicaset")}
+    assert all(cause is not None and cause.revision for cause in causes)
+
+
+def test_two_processes_of_one_component_have_a_log_each_and_readers_find_both(tmp_path: Path) -> None:
+    hold = (
+        "import sys, pathlib; from kedge.cli.component import own_log_folder\n"
+        "with own_log_folder(pathlib.Path(sys.argv[1]), 'scheduler') as folder: print(folder.name); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", hold, str(tmp_path)]
+    names, running = [], []
+    for _ in range(2):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        running.append(process)
+        names.append(process.stdout.readline().strip())
+    assert names == ["scheduler-1", "scheduler-2"]
+    for process in running:
+        process.communicate()
+    for name in names:
+        log = DecisionLog(tmp_path / "decisions" / name, make_env())
+        log.append(decision(f"{name}:1"))
+        log.close()
+    found = logged_records(tmp_path)
+    assert [each.id for each in found.decisions] == ["scheduler-1:1", "scheduler-2:1"]
+    assert found.undecoded == []

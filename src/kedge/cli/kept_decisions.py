@@ -1,0 +1,175 @@
+"""Kept decisions, run again: as they were for `kedge why --recheck`, and with changed inputs for `--what-if`.
+
+A scheduling attempt needs the objects of every cache that it read. A recording has them in its received logs; a live
+decision log has not, so there `--what-if` decides on the cluster of now, and `--recheck` states what it left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Final, NamedTuple
+
+from kedge.api.objects import Object
+from kedge.api.wellknown import POD_KIND
+from kedge.client.contract import Client
+from kedge.client.direct import DirectTransport
+from kedge.controllers import all_controllers
+from kedge.env import Env, system_env
+from kedge.errors import Compacted, ReplayDiverged
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.metrics import Metrics
+from kedge.observe.readers.recording import Recording
+from kedge.observe.readers.what_if import InputChange, apply_changes
+from kedge.observe.readers.why import Answer, EvidenceLine, placement_text
+from kedge.observe.recording.recorder import Recorder
+from kedge.observe.records import Decision
+from kedge.runtime import ControllerRuntime, CutOff, ReceivedEvidence, Reconciler, RecordedEvidence, recheck
+from kedge.runtime.cache import CacheSet, ReceivedLog
+from kedge.runtime.cache.kept_log import received_logs
+from kedge.scheduler.report.recheck import Held, decide_again, held_at, recheck_attempt
+from kedge.server.service import Service
+from kedge.store.memory import MemoryStore
+
+DIFFERENCES_MAX: Final = 10
+"""Differences that a report lists; the others are counted."""
+NO_LOGS: Final = "scheduling attempts, whose caches only a recording has: `kedge scenario run NAME --out DIR` keeps one"
+_OTHER: Final = "decisions of controllers that are not kedge's own"
+
+
+class RecheckReport(NamedTuple):
+    """The outcome of running decisions again."""
+
+    agreed: int
+    differences: tuple[str, ...]
+    skipped: Mapping[str, int]
+    """By reason: decisions that were not run again."""
+
+    def lines(self) -> list[EvidenceLine]:
+        found = [f"{self.agreed} decisions were run again and agree" if self.agreed else "no decision was run again"]
+        found += [f"not run again: {count} {why}" for why, count in self.skipped.items()]
+        found += [f"DIFFERS: {each}" for each in self.differences[:DIFFERENCES_MAX]]
+        if len(self.differences) > DIFFERENCES_MAX:
+            found.append(f"DIFFERS: {len(self.differences) - DIFFERENCES_MAX} more")
+        return [EvidenceLine("recheck", each) for each in found]
+
+
+async def recheck_decisions(decisions: Iterable[Decision], recording: Recording) -> RecheckReport:
+    """Run each decision again on the inputs that its record has, and compare."""
+    env = env_of(recording)
+    reconcilers = _reconcilers(env)
+    logs: dict[str, Mapping[str, ReceivedLog]] = {}
+    agreed, differences = 0, []
+    skipped: Counter[str] = Counter()
+    for decision in decisions:
+        if decision.process not in logs:
+            logs[decision.process] = received_logs(recording.received, decision.process, env.limits)
+        why = ""
+        try:
+            why = await _recheck_one(decision, logs[decision.process], reconcilers, env)
+        except ReplayDiverged as error:
+            differences.append(str(error))
+            continue
+        except Compacted:
+            why = "decisions whose inputs are no longer in the records"
+        except CutOff:
+            pass  # it agrees up to the end of its process
+        if why:
+            skipped[why] += 1
+        else:
+            agreed += 1
+    return RecheckReport(agreed, tuple(differences), dict(skipped))
+
+
+async def _recheck_one(
+    decision: Decision, logs: Mapping[str, ReceivedLog], reconcilers: Mapping[str, Reconciler], env: Env
+) -> str:
+    """Returns why it was not run again; empty if it was."""
+    if decision.scheduling is not None:
+        if not logs:
+            return NO_LOGS
+        nothing = "attempts that decided nothing: a reservation held room for the pod"
+        return "" if recheck_attempt(decision, logs, env) else nothing
+    reconciler = reconcilers.get(decision.controller)
+    if reconciler is None:
+        return _OTHER
+    await recheck(decision, reconciler, ReceivedEvidence(logs) if logs else RecordedEvidence(), env)
+    return ""
+
+
+def env_of(recording: Recording) -> Env:
+    """An environment with the limits of the run, where the recording has them: decisions depend on some of them."""
+    known = {each.name for each in fields(Limits)}
+    for event in recording.outside:
+        limits: dict[str, Any] = event.data.get("limits", {})
+        if limits:
+            return system_env(limits=Limits(**{name: value for name, value in limits.items() if name in known}))
+    return system_env()
+
+
+def _reconcilers(env: Env) -> dict[str, Reconciler]:
+    """Every reconciler by the name of its controller. Its client is never used: a recheck replies from the record."""
+    client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="recheck")
+    runtime = ControllerRuntime(client, env, CacheSet(client, env), Recorder(env), None)
+    return {each.name: each.reconciler for each in all_controllers(runtime, leases=False)}
+
+
+# -- changed inputs --------------------------------------------------------------------------------
+
+
+def what_if_lines(
+    changes: Sequence[InputChange],
+    texts: Sequence[str],
+    attempts: Sequence[Decision],
+    recording: Recording,
+    now: Held | None,
+) -> list[EvidenceLine]:
+    """One line for each attempt: its outcome with the changes, beside its outcome without them.
+
+    `now` has the objects of a running cluster: they are decided on where the records lack those of an attempt.
+    """
+    env = replace(env_of(recording), metrics=Metrics())
+    made = []
+    for decision in attempts:
+        held, basis = _objects_of(decision, recording, now, env)
+        if held is None:
+            made.append(EvidenceLine("what if", f"{decision.key.name}: the records lack what it was decided on"))
+            continue
+        before, _ = decide_again(decision, held, env)
+        changed = apply_changes(changes, held, decision.key.namespace, lambda key: _versions(key, recording, now))
+        after, account = decide_again(decision, changed, env)
+        same = "the same as without it: " if after == before else ""
+        outcome = placement_text(decision.key.name, after, account)
+        made.append(EvidenceLine("what if", f"{', '.join(texts)}: {same}{outcome} (decided {basis})"))
+    return made
+
+
+def _objects_of(decision: Decision, recording: Recording, now: Held | None, env: Env) -> tuple[Held | None, str]:
+    logs = received_logs(recording.received, decision.process, env.limits)
+    if logs:
+        try:
+            return held_at(decision, logs), f"on what attempt {decision.id} had read"
+        except Compacted:
+            pass
+    if now is not None and decision.key in now.get(POD_KIND, {}):
+        return now, "on the cluster as it is now"
+    return None, ""
+
+
+def _versions(key: Key, recording: Recording, now: Held | None) -> Iterable[Object]:
+    yield from (now or {}).get(key.kind, {}).values()
+    for state in recording.states:
+        yield from (each for each in state.objects if each.key == key)
+    for commit in recording.commits:
+        yield from (each for each in commit.written if each.key == key)
+    for decision in recording.decisions:
+        for call in decision.calls:
+            yield from (each for each in call.reply if each.key == key)
+        for read in decision.reads:
+            yield from (each for each in read.objects if each.key == key)
+
+
+def with_lines(answer: Answer, lines: Sequence[EvidenceLine]) -> Answer:
+    return replace(answer, evidence=(*answer.evidence, *lines))

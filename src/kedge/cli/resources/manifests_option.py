@@ -1,0 +1,16 @@
+"""The options `-f` and `-R` of commands that read manifests. They are apart from the reader, which imports YAML."""
+
+from __future__ import annotations
+
+import click
+
+FILES_OPTION = click.option(
+    "--filename",
+    "-f",
+    "filenames",
+    multiple=True,
+    metavar="FILE|-|DIR",
+    help="Manifest, stdin, or a folder of manifests; may be repeated.",
+)
+
+RECURSIVE_OPTION = click.option("--recursive", "-R", is_flag=True, help="Also the folders in a folder of -f.")

@@ -1,0 +1,127 @@
+"""`kedge timeline`: the changes of an object and of everything it owns, with their causes, from records."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kedge.cli.resources.durations import DURATION
+from kedge.cli.state_folder import DECISIONS, command_errors
+from kedge.cli.up import default_state
+
+if TYPE_CHECKING:
+    from kedge.api.kinds import Kind
+    from kedge.observe.readers.object_timeline import ObjectTimeline
+    from kedge.observe.readers.recording import Recording
+
+
+@click.command()
+@click.argument("name")
+@click.option("--namespace", "-n", default="default", show_default=True)
+@click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that `kedge up` was given.")
+@click.option(
+    "--recording",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Read a kept file instead of the decision log of a cluster.",
+)
+@click.option("--generation", type=click.IntRange(min=1), help="Only the time in which NAME had this generation.")
+@click.option("--since", type=DURATION, help="Only the last so long, such as 10m: until now, or until the file's end.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json", "perfetto"]), default="text", show_default=True,
+    help="perfetto is a trace that ui.perfetto.dev and chrome://tracing open.",
+)  # fmt: skip
+def timeline(
+    name: str,
+    namespace: str,
+    state: Path | None,
+    recording: Path | None,
+    generation: int | None,
+    since: float | None,
+    output: str,
+) -> None:
+    """Print the history of NAME (KIND/NAME, a pod or a Deployment) and of everything it owns, in order of revision.
+
+    Each line has the controller or user behind it, and below it the write that caused the decision. The decision log of
+    the state folder is enough: the cluster need not run.
+    """
+    with command_errors():
+        if recording is not None:
+            found = _from_file(recording, name, namespace, generation, since)
+        else:
+            found = _from_log(state or default_state(), name, namespace, generation, since)
+    if found is None or (not found.decisions and not any(each.revision for each in found.entries)):
+        window = "in this window" if generation is not None or since is not None else "at all"
+        raise click.ClickException(
+            f"no record about {name} in the namespace {namespace} was kept {window}:"
+            " check the name, or use -n or KIND/NAME"
+        )
+    if output == "text":
+        click.echo("\n".join(found.lines()))
+    else:
+        click.echo(_as_json(found, output))
+
+
+def _as_json(found: ObjectTimeline, output: str) -> str:
+    import json
+
+    from kedge.observe.readers.trace_events import trace_document
+
+    return json.dumps(trace_document(found) if output == "perfetto" else found.document(), indent=2)
+
+
+def _from_file(
+    path: Path, name: str, namespace: str, generation: int | None, since: float | None
+) -> ObjectTimeline | None:
+    from kedge.observe.readers.recording import read_recording
+
+    found = read_recording(path)
+    ends = [*(each.at for each in found.commits), *(each.at for each in found.outside)]
+    begin = max(ends) - timedelta(seconds=since) if since is not None and ends else None
+    return timeline_of(name, namespace, found, generation=generation, since=begin)
+
+
+def _from_log(
+    folder: Path, name: str, namespace: str, generation: int | None, since: float | None
+) -> ObjectTimeline | None:
+    from kedge.cli.live import logged_records
+    from kedge.errors import NotFound
+
+    if not (folder / DECISIONS).is_dir():
+        raise NotFound(f"no cluster has run in {folder}: start one with `kedge up`, or give --state")
+    begin = datetime.now(UTC) - timedelta(seconds=since) if since is not None else None
+    return timeline_of(name, namespace, logged_records(folder), generation=generation, since=begin)
+
+
+def timeline_of(
+    name: str, namespace: str, recording: Recording, *, generation: int | None = None, since: datetime | None = None
+) -> ObjectTimeline | None:
+    """The timeline of the first object that NAME may mean and the records know; None if there is none."""
+    from dataclasses import replace
+
+    from kedge.keys import Key
+    from kedge.observe.readers.object_history import history_of
+    from kedge.observe.readers.object_timeline import object_timeline
+
+    for kind in kinds_of(name):
+        key = Key(kind.key_kind, namespace if kind.namespaced else "", name.rpartition("/")[2])
+        part = recording
+        if not recording.states:  # a decision log has no commits, but versions that decisions read and wrote
+            part = replace(recording, commits=history_of([key], recording.decisions).commits)
+        found = object_timeline(key, part, generation=generation, since=since)
+        if found.entries:
+            return found
+    return None
+
+
+def kinds_of(name: str) -> tuple[Kind, ...]:
+    """The kinds that an argument may mean, in the order in which they are tried."""
+    from kedge.api.kinds import KINDS
+    from kedge.api.wellknown import DEPLOYMENT_KIND, JOB_KIND, POD_KIND, REPLICA_SET_KIND
+
+    word, slash, _ = name.rpartition("/")
+    if not slash:
+        return tuple(KINDS.of_key_kind(each) for each in (POD_KIND, DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND))
+    return (KINDS.resolve(word),)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
 START_S = 30.0
@@ -55,12 +55,30 @@ def free_port() -> int:
         return port
 
 
+class TlsPaths(NamedTuple):
+    """PEM files of a client: authority, certificate and key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
 class EtcdServer:
     """One member. `kill` is `kill -9`; `start` restarts it on the same ports with the same data."""
 
-    def __init__(self, binary: str, folder: Path, *, name: str = "one", arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        binary: str,
+        folder: Path,
+        *,
+        name: str = "one",
+        arguments: tuple[str, ...] = (),
+        tls: TlsPaths | None = None,
+    ) -> None:
         self.name = name
-        self.scheme = "https" if "--auto-tls" in arguments else "http"
+        self.tls = tls
+        """The files of a client, where the server requires client certificates."""
+        self.scheme = "https" if "--auto-tls" in arguments or tls is not None else "http"
         self.folder = folder
         self.data = folder / f"{name}.etcd"
         self.client_port, self.peer_port = free_port(), free_port()
@@ -105,7 +123,9 @@ class EtcdServer:
         deadline = time.monotonic() + START_S
         options: dict[str, Any] = {"timeout": 1}
         if self.scheme == "https":
-            options["context"] = ssl._create_unverified_context()
+            options["context"] = context = ssl._create_unverified_context()
+            if self.tls is not None:
+                context.load_cert_chain(self.tls.certificate, self.tls.key)
         while time.monotonic() < deadline:
             self.check_running()
             try:
@@ -139,10 +159,10 @@ class EtcdServer:
 
 
 @contextmanager
-def etcd_server(binary: str, *arguments: str) -> Iterator[EtcdServer]:
+def etcd_server(binary: str, *arguments: str, tls: TlsPaths | None = None) -> Iterator[EtcdServer]:
     """One server, alone in its cluster, ready."""
     with tempfile.TemporaryDirectory(prefix="kedge-etcd-", ignore_cleanup_errors=True) as folder:
-        server = EtcdServer(binary, Path(folder), arguments=arguments)
+        server = EtcdServer(binary, Path(folder), arguments=arguments, tls=tls)
         try:
             server.start()
             server.wait_ready()

@@ -16,6 +16,7 @@ from kedge.env import Env, TaskSpawner, uid_from
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.server.service import AdmissionChain, Service
+from kedge.server.service.account_tokens import TokenKeys
 from kedge.store import Store
 from kedge.store.memory import MemoryStore
 
@@ -173,11 +174,11 @@ def make_env(*, seed: int = 1, clock: Clock | None = None, limits: Limits | None
 class World:
     """A service on a store, with the namespace `default`."""
 
-    def __init__(self, store: Store, env: Env, clock: Clock, admission: AdmissionChain | None = None) -> None:
+    def __init__(self, store: Store, env: Env, clock: Clock, **means: Any) -> None:
         self.store = store
         self.env = env
         self.clock = clock
-        self.service = Service(store, env, admission=admission)
+        self.service = Service(store, env, **means)
 
     async def create(self, body: Mapping[str, Any], **options: Any) -> Object:
         return (await self.create_written(body, **options)).object
@@ -197,10 +198,14 @@ class World:
 
 
 async def make_world(
-    *, limits: Limits | None = None, admission: AdmissionChain | None = None, store: Store | None = None
+    *,
+    limits: Limits | None = None,
+    admission: AdmissionChain | None = None,
+    token_keys: TokenKeys | None = None,
+    store: Store | None = None,
 ) -> World:
     clock = Clock()
     env = make_env(clock=clock, limits=limits)
-    world = World(store or MemoryStore(env), env, clock, admission)
+    world = World(store or MemoryStore(env), env, clock, admission=admission, token_keys=token_keys)
     await world.service.create(NAMESPACE, {"metadata": {"name": "default"}})
     return world

@@ -123,7 +123,7 @@ async def _live(path: Path, life: int, send: Connection) -> None:
     service = Service(store, env)
     client = Client(DirectTransport(service), env, component="agents")
     await _prepare(client)
-    plane = ControlPlane(DirectTransport(service), env)
+    plane = ControlPlane(DirectTransport(service), env, decisions=path.parent / "decisions")
     async with asyncio.TaskGroup() as group:
         group.create_task(plane.run())
         group.create_task(AgentStub(client).run())

@@ -57,7 +57,8 @@ class Operator:
         return self._log.read_text()
 
     def notes(self, handler: str, name: str) -> list[dict[str, Any]]:
-        lines = [line.partition("NOTE ")[2] for line in self.text.splitlines() if line.startswith("NOTE ")]
+        whole = self.text.rpartition("\n")[0].splitlines()  # the last line may be half written
+        lines = [line.partition("NOTE ")[2] for line in whole if line.startswith("NOTE ")]
         notes = [json.loads(line) for line in lines]
         return [each for each in notes if (each["handler"], each["name"]) == (handler, name)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,15 +26,6 @@ spec:
       - {name: main, image: "x:1", ports: [{containerPort: 80}]}
       - {name: side, image: "y:1"}
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    assert shutil.which("kubectl"), (
-        "these tests need kubectl 1.28 or newer on the path: install it, then run them again"
-    )
-    with running_server(tmp_path_factory.mktemp("kubectl") / "state") as running:
-        yield running
 
 
 def test_kubectl_knows_the_server_and_its_resources(server: ServerProcess) -> None:
@@ -279,12 +270,48 @@ def test_describe_shows_events(server: ServerProcess) -> None:
     assert "Seen" in server.kubectl("get", "events", "--field-selector", "involvedObject.name=described")
 
 
+def test_events_of_the_newer_group_are_the_same_objects(server: ServerProcess) -> None:
+    server.kubectl("create", "configmap", "noted")
+    uid = server.kubectl("get", "cm", "noted", "-o", "jsonpath={.metadata.uid}")
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "noted-1"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "example.com/tests",
+        "reportingInstance": "tests-1",
+        "action": "Look",
+        "reason": "Noted",
+        "type": "Warning",
+        "note": "seen by the newer group",
+        "regarding": {"apiVersion": "v1", "kind": "ConfigMap", "name": "noted", "namespace": "default", "uid": uid},
+    }
+    server.kubectl("create", "-f", "-", stdin=json.dumps(event))
+    assert "seen by the newer group" in server.kubectl("events", "--for", "configmap/noted")
+    assert "seen by the newer group" in server.kubectl("describe", "cm", "noted")
+    newer = ("get", "events.events.k8s.io")
+    assert "configmap/noted" in server.kubectl(*newer, "--field-selector", "regarding.name=noted")
+    assert server.kubectl(*newer, "noted-1", "-o", "jsonpath={.note}") == event["note"]
+    server.kubectl("label", "events.events.k8s.io", "noted-1", "a=b")
+    assert server.kubectl("get", "event", "noted-1", "-o", "jsonpath={.metadata.labels.a}") == "b"
+    assert "reportingController" in server.kubectl("explain", "events", "--api-version=events.k8s.io/v1")
+
+
 def test_requests_as_another_user_have_that_users_rights(server: ServerProcess) -> None:
     assert server.kubectl("auth", "can-i", "*", "*").strip() == "yes"
     assert "[*]" in server.kubectl("auth", "can-i", "--list")
     assert server.kubectl("auth", "can-i", "get", "pods", "--as=someone", check=False).strip() == "no"
     assert "Forbidden" in server.kubectl("get", "pods", "--as=someone", check=False)
     assert "someone" in server.kubectl("auth", "whoami", "--as=someone")
+    agent = ("--as=agent", "--as-group=kedge:agents")
+    assert server.kubectl("auth", "can-i", "patch", "pods", "--subresource=status", *agent).strip() == "yes"
+    assert server.kubectl("auth", "can-i", "get", "/metrics", *agent).strip() == "yes"
+    assert server.kubectl("auth", "can-i", "get", "/metrics", "--as=someone", check=False).strip() == "no"
+    assert "Forbidden" in server.kubectl("get", "--raw", "/metrics", "--as=someone", check=False)
+    listed = server.kubectl("auth", "can-i", "--list", *agent)
+    assert "pods.*/status" in listed
+    assert "selfsubjectreviews" in server.kubectl("auth", "can-i", "--list", "--as=someone")
+    assert "kedge-admin" in server.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
 
 
 @pytest.mark.parametrize(
@@ -303,10 +330,38 @@ def test_create_has_a_generator_for(server: ServerProcess, arguments: tuple[str,
     assert server.kubectl("get", arguments[0], "made", "-o", "jsonpath={.metadata.name}") == "made"
 
 
-def test_commands_that_are_not_served_are_refused_with_a_reason(server: ServerProcess) -> None:
+def test_commands_that_cannot_be_served_are_refused_with_a_reason(server: ServerProcess) -> None:
     server.kubectl("run", "lonely", "--image=x")
-    assert "Metrics API not available" in server.kubectl("top", "nodes", check=False)
-    assert "no subresource 'exec'" in server.kubectl("exec", "lonely", "--", "true", check=False)
-    assert "no subresource 'log'" in server.kubectl("logs", "lonely", check=False)
+    assert "is not scheduled yet" in server.kubectl("exec", "lonely", "--", "true", check=False)
+    assert "is waiting to start: ContainerCreating" in server.kubectl("logs", "lonely", check=False)
     assert "ephemeral containers are disabled" in server.kubectl("debug", "lonely", "--image=x", check=False)
-    assert "could not find" in server.kubectl("create", "serviceaccount", "a", check=False)
+    assert "could not find" in server.kubectl(
+        "create", "clusterrole", "a", "--verb=get", "--resource=pods", check=False
+    )
+
+
+def test_a_new_pod_has_warnings_that_images_are_labels_and_a_command_is_needed(server: ServerProcess) -> None:
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "unrunnable"}}
+    spec = {"containers": [{"name": "web", "image": "nginx"}]}
+    printed = server.kubectl("create", "-f", "-", stdin=json.dumps({**body, "spec": spec}), check=False)
+    assert "pod/unrunnable created" in printed
+    assert "an image is only a label, and there is no pod network" in printed
+    assert "container web has no command" in printed
+    server.kubectl("delete", "pod", "unrunnable", "--grace-period=0", "--force", check=False)
+
+
+def test_the_server_on_uvloop_serves_watches_and_drains(tmp_path: Path) -> None:
+    with running_server(tmp_path / "state", "--event-loop", "uvloop") as server:
+        server.kubectl("apply", "-f", "-", stdin=DEPLOYMENT.replace("NAME", "fast"))
+        server.kubectl("scale", "deployment", "fast", "--replicas=2")
+        assert server.kubectl("get", "deploy", "fast", "-o", "jsonpath={.spec.replicas}") == "2"
+        command = ["kubectl", "get", "deployments", "-w", "-o", "name"]
+        with subprocess.Popen(command, env=server.client_environment, stdout=subprocess.PIPE, text=True) as watch:
+            try:
+                assert watch.stdout is not None
+                assert watch.stdout.readline().strip() == "deployment.apps/fast"
+                server.kubectl("scale", "deployment", "fast", "--replicas=3")
+                assert watch.stdout.readline().strip() == "deployment.apps/fast"
+            finally:
+                watch.kill()
+        assert server.stop() == 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.judged_runs import judged_beside
 from tests.e2e.up_workload import MANIFEST, down_nodes, processes, until
 from tests.kit.api_server import ServerProcess, running_server
 
@@ -24,7 +25,7 @@ class Parts:
 
     def start(self, name: str) -> None:
         verb, _, node = name.partition("-")
-        more = ["--state", str(self.nodes / node), "--name", node] if node else []
+        more = ["--state", str(self.nodes / node), "--name", node] if node else ["--state", str(self.server.state)]
         command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.server.kubeconfig), *more]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -45,7 +46,7 @@ class Parts:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Parts]:
-    with running_server(tmp_path / "state") as server:
+    with running_server(tmp_path / "state") as server, judged_beside(server):
         found = Parts(server, tmp_path)
         try:
             yield found

@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+from tests.e2e.judged_runs import judged_beside
 from tests.kit.api_server import ServerProcess
 
 MANIFEST = """
@@ -29,6 +32,27 @@ spec:
 """
 
 
+class UpProcess(ServerProcess):
+    """`kedge up` instead of `kedge server`."""
+
+    verb = "up"
+
+
+_Up = TypeVar("_Up", bound=UpProcess)
+
+
+@contextmanager
+def running_up(running: _Up) -> Iterator[_Up]:
+    """A local cluster that is started, judged and leaves no process behind."""
+    running.start()
+    try:
+        with judged_beside(running):
+            yield running
+    finally:
+        running.end()
+        down_nodes(running)
+
+
 def down_nodes(cluster: ServerProcess) -> None:
     subprocess.run([sys.executable, "-m", "kedge", "down", "--state", str(cluster.state), "--grace", "0"], check=True)
 
@@ -47,11 +71,16 @@ def pods(cluster: ServerProcess) -> list[dict[str, object]]:
 
 def processes(cluster: ServerProcess) -> dict[str, int]:
     """Pids that run, by record, as the keepers wrote them down."""
+    return processes_below(cluster.state)
+
+
+def processes_below(state: Path) -> dict[str, int]:
     found = {}
-    for path in cluster.state.glob("nodes/*/processes/*.json"):
-        record = json.loads(path.read_text())
-        if not record["ended"]:
-            found[path.stem] = int(record["pid"])
+    for path in state.glob("nodes/*/processes/*.json"):
+        with suppress(FileNotFoundError):  # forgotten meanwhile
+            record = json.loads(path.read_text())
+            if not record["ended"]:
+                found[path.stem] = int(record["pid"])
     return found
 
 

@@ -13,15 +13,16 @@ from typing import Any
 from tests.kit.controllers import UnreliableTransport
 from tests.objects import pod, pod_key
 
-from kedge.agent.core import Consumption, ContainerProcess, Identity, Machine
+from kedge.agent.core import Consumption, ContainerProcess, ContainerSetup, Identity, KeptPod, Machine
 from kedge.agent.core.node import NodeRegistration
-from kedge.agent.core.pods import PodWorker, WorkerContext
+from kedge.agent.core.pods import PodWorker
 from kedge.agent.core.usage import UsageMeter
+from kedge.agent.core.worker_context import WorkerContext
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, Reply, Request
-from kedge.api.views import Container, PodView, Probe
+from kedge.api.views import Container, LifecycleHook, PodView, Probe
 from kedge.api.views.decode import decode_view
 from kedge.client.contract import Client
 from kedge.env import Env, TaskSpawner
@@ -144,6 +145,14 @@ class FakeDriver:
         """Every start, with its `keep_s`."""
         self.stopped: list[tuple[Identity, float]] = []
         """Every stop, with its grace."""
+        self.setups: dict[Identity, ContainerSetup] = {}
+        self.updated: list[ContainerSetup] = []
+        """Every update of volumes."""
+        self.services: dict[str, str] = {}
+        self.hooks: list[tuple[Identity, LifecycleHook]] = []
+        self.hook_result = ""
+        self.hook_s = 0.0
+        self.removed: list[str] = []
         self.kept: list[Identity] = []
         self.forgotten: list[Identity] = []
         self.pull_error: Exception | None = None
@@ -175,8 +184,25 @@ class FakeDriver:
             then, self.after_pull = self.after_pull, None
             await then()
 
-    async def start(self, identity: Identity, pod: PodView, container: Container, *, keep_s: float | None) -> None:
+    async def prepare(self, pod: PodView) -> str:
+        return self.address(pod.uid)
+
+    async def service_variables(self, pod: PodView) -> Mapping[str, str]:
+        del pod
+        return self.services
+
+    async def update_volumes(self, pod: PodView, setup: ContainerSetup) -> None:
+        del pod
+        self.updated.append(setup)
+
+    async def resize(self, identity: Identity, container: Container) -> None:
+        self.table[identity] = replace(self.table[identity], resources=container.resources)
+
+    async def start(
+        self, identity: Identity, pod: PodView, container: Container, setup: ContainerSetup, *, keep_s: float | None
+    ) -> None:
         del container
+        self.setups[identity] = setup
         self.started.append((identity, keep_s))
         if identity not in self.table:
             self.run(identity, pod=pod.name)
@@ -200,6 +226,17 @@ class FakeDriver:
         del identity
         await asyncio.sleep(self.probe_s)
         return self.probe_passes(probe)
+
+    async def run_hook(self, identity: Identity, hook: LifecycleHook, *, within_s: float) -> str:
+        self.hooks.append((identity, hook))
+        await asyncio.sleep(min(self.hook_s, within_s))
+        return self.hook_result
+
+    async def remove(self, pod_uid: str) -> None:
+        self.removed.append(pod_uid)
+
+    async def kept_pods(self) -> Sequence[KeptPod]:
+        return ()
 
     async def consumption(self) -> Mapping[Identity, Consumption]:
         return self.usage
@@ -327,8 +364,23 @@ class TableDriver:
     async def pull(self, image: str) -> None:
         del image
 
-    async def start(self, identity: Identity, pod: PodView, container: Container, *, keep_s: float | None) -> None:
-        del keep_s
+    async def prepare(self, pod: PodView) -> str:
+        return self.address(pod.uid)
+
+    async def service_variables(self, pod: PodView) -> Mapping[str, str]:
+        del pod
+        return {}
+
+    async def update_volumes(self, pod: PodView, setup: ContainerSetup) -> None:
+        del pod, setup
+
+    async def resize(self, identity: Identity, container: Container) -> None:
+        self._table[identity] = replace(self._table[identity], resources=container.resources)
+
+    async def start(
+        self, identity: Identity, pod: PodView, container: Container, setup: ContainerSetup, *, keep_s: float | None
+    ) -> None:
+        del setup, keep_s
         ends = tuple(container.command) == ("true",)
         if identity not in self._table:
             now = datetime.now(UTC)
@@ -340,6 +392,7 @@ class TableDriver:
                 started_at=now,
                 ended_at=now if ends else None,
                 since_s=time.monotonic(),
+                resources=container.resources,
             )
             self._listener(identity.pod_uid)
 
@@ -362,6 +415,16 @@ class TableDriver:
     async def probe(self, identity: Identity, probe: Probe) -> bool:
         del probe
         return identity in self._table and self._table[identity].running
+
+    async def run_hook(self, identity: Identity, hook: LifecycleHook, *, within_s: float) -> str:
+        del identity, hook, within_s
+        return ""
+
+    async def remove(self, pod_uid: str) -> None:
+        del pod_uid
+
+    async def kept_pods(self) -> Sequence[KeptPod]:
+        return ()
 
     async def consumption(self) -> Mapping[Identity, Consumption]:
         now_s = time.monotonic()

@@ -13,10 +13,12 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO
 
+from tests.tools import need_kubectl
+
 from kedge.env import Env, system_env
 from kedge.limits import Limits
 from kedge.server.http.access import AUTHENTICATED, MASTERS, Authenticator, Caller
-from kedge.server.http.connection import HttpRequest
+from kedge.server.http.exchange import Exchange, Handler, HttpRequest
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore
@@ -31,6 +33,29 @@ class TrustingAuthenticator(Authenticator):
     def caller(self, request: HttpRequest) -> Caller:
         del request
         return Caller("test", (MASTERS, AUTHENTICATED))
+
+
+class Gate:
+    """A handler that holds requests back, and notes their paths."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self.open = asyncio.Event()
+        self.open.set()
+        self.seen: list[bytes] = []
+        self.cut = b""
+        """Requests of this path are handled, and their connection is cut before the reply."""
+
+    def answer_nowait(self, request: HttpRequest, exchange: Exchange) -> bool:
+        del request, exchange
+        return False
+
+    async def __call__(self, request: HttpRequest, exchange: Exchange) -> None:
+        self.seen.append(request.path)
+        await self.open.wait()
+        if request.path == self.cut:
+            exchange.connection.abort()
+        await self._handler(request, exchange)
 
 
 @asynccontextmanager
@@ -70,7 +95,7 @@ class ServerProcess:
 
     def __init__(self, state: Path, *options: str) -> None:
         self.state = state
-        self._options = options
+        self.options = options
         self._log = state.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
@@ -95,7 +120,7 @@ class ServerProcess:
                     str(self.state),
                     "--listen",
                     listen,
-                    *self._options,
+                    *self.options,
                 ],
                 stderr=log,
                 stdout=log,
@@ -109,9 +134,12 @@ class ServerProcess:
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
+        self.terminate()
+        return self.wait()
+
+    def terminate(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
 
     def wait(self) -> int:
         """The exit code, once it has ended."""
@@ -133,7 +161,7 @@ class ServerProcess:
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.state)}
 
     @contextmanager
-    def started(self, *command: str, stdout: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self, *command: str, stdout: IO[bytes] | int | None = None) -> Iterator[subprocess.Popen[bytes]]:
         """A client process beside the test; ended with it."""
         process = subprocess.Popen(command, env=self.client_environment, stdout=stdout)
         try:
@@ -143,9 +171,9 @@ class ServerProcess:
             process.wait(60)
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True, timeout_s: float = 60.0) -> str:
-        """Run the kubectl on the path and return what it prints; both streams, when it fails."""
+        """Run kubectl and return what it prints; both streams, when it fails. Without kubectl the test is skipped."""
         done = subprocess.run(
-            ["kubectl", *arguments],
+            [need_kubectl(), *arguments],
             env=self.client_environment,
             input=stdin,
             capture_output=True,

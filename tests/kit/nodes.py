@@ -33,6 +33,7 @@ from kedge.runtime import Controller, ControllerRuntime, ReceivedEvidence, Recon
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.status import plan_status
 from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
+from kedge.sim.judges.facts import LAG_S
 from kedge.sim.kernel import Host, Simulation
 
 NODES = ("node-0", "node-1", "node-2", "node-3")
@@ -247,10 +248,15 @@ def written(cluster: Cluster) -> set[tuple[Key, int]]:
 
 
 async def settle(sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *, within_s: float = 400.0) -> None:
-    """No more faults: the goal is reached and stays, and then all writes stop."""
+    """No more faults: the goal is reached and stays, and then all writes stop.
+
+    The goal may be lost once more soon after the faults end: 1. a node is silent, and its observer sends the condition
+    Suspect; 2. the API server is paused and holds the request; 3. the faults end, and the goal holds; 4. the server
+    writes the condition, which was true when it was sent.
+    """
     sim.heal()
     sim.check_eventually(goal)
-    await sim.converge(within_s=within_s, stays_s=5)
+    await sim.converge(within_s=within_s, stays_s=5, unrest_s=LAG_S)
     await asyncio.sleep(40)  # writers of statuses come a little later
     before = written(cluster)
     await asyncio.sleep(60)

@@ -6,13 +6,17 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from kedge.agent.core.config import Surroundings, container_setup
 from kedge.agent.core.driver import ContainerProcess, Identity
 from kedge.agent.process import ProcessDriver
+from kedge.agent.process.services import ServiceProxies
 from kedge.api.kinds import KINDS
 from kedge.api.views import Container, PodView, decode_view
+from kedge.keys import Key
 
 POD = Identity("11111111-aaaa", "main", 0, 5, "node-uid")
 
@@ -40,8 +44,8 @@ def pod_of(*command: str, env: dict[str, str] | None = None) -> tuple[PodView, C
 
 
 @asynccontextmanager
-async def driver_in(folder: Path) -> AsyncIterator[ProcessDriver]:
-    driver = ProcessDriver(folder, environment=os.environ)
+async def driver_in(folder: Path, *, services: ServiceProxies | None = None) -> AsyncIterator[ProcessDriver]:
+    driver = ProcessDriver(folder, environment=os.environ, services=services)
     try:
         yield driver
     finally:
@@ -50,8 +54,22 @@ async def driver_in(folder: Path) -> AsyncIterator[ProcessDriver]:
 
 
 async def start(driver: ProcessDriver, *command: str, identity: Identity = POD, **more: float) -> None:
-    pod, container = pod_of(*command)
-    await driver.start(identity, pod, container, keep_s=more.get("keep_s"))
+    await start_pod(driver, *pod_of(*command), identity=identity, keep_s=more.get("keep_s"))
+
+
+async def start_pod(
+    driver: ProcessDriver,
+    pod: PodView,
+    container: Container,
+    *,
+    identity: Identity = POD,
+    keep_s: float | None = None,
+    objects: dict[Key, dict[str, Any] | None] | None = None,
+) -> None:
+    """Start a container with its references resolved, as the agent does."""
+    services = await driver.service_variables(pod)
+    around = Surroundings(address=await driver.prepare(pod), services=services, objects=objects or {})
+    await driver.start(identity, pod, container, container_setup(pod, container, around), keep_s=keep_s)
 
 
 async def only(driver: ProcessDriver) -> ContainerProcess:
@@ -67,7 +85,7 @@ def ended(driver: ProcessDriver) -> Callable[[], Awaitable[bool]]:
 
 
 def log_of(folder: Path) -> str:
-    return "".join(each.read_text() for each in sorted(folder.glob("pods/*/main/*.log")))
+    return "".join(each.read_text() for each in sorted(folder.glob("pods/*/logs/main/*.log")))
 
 
 def keeper_pids(folder: Path) -> list[int]:
@@ -93,5 +111,5 @@ def alive(pid: int) -> bool:
 
 
 def child_pid(folder: Path) -> int | None:
-    texts = [each.read_text() for each in folder.glob("pods/*/child")]
+    texts = [each.read_text() for each in folder.glob("pods/*/work/child")]
     return int(texts[0]) if texts and texts[0] else None

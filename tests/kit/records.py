@@ -15,6 +15,7 @@ from kedge.env import Env, TaskSpawner, uid_from
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.observe import CacheMark, CacheRead, Call, Clock, Decision, DecisionStep
+from kedge.observe.records import encode_intent
 
 BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
 BY_SOMEONE = Origin("op", "someone")
@@ -73,7 +74,9 @@ def call(
 ) -> Call:
     error = {"reason": outcome} if outcome[0].isupper() else None
     marks = (CacheMark("Pod", 4, 10, 0.25),)
-    return Call(verb, key, intent, "revision 5", "op-1", 0.1, 0.2, outcome, revision, error, reply, marks)
+    return Call(
+        verb, key, encode_intent(intent), "revision 5", "op-1", 0.1, 0.2, outcome, revision, error, reply, marks
+    )
 
 
 def decision(name: str = "d-1", steps: Sequence[DecisionStep] = (), **fields: Any) -> Decision:

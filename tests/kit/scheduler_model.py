@@ -6,10 +6,13 @@ scheduler the node-local predicates and the names of things, and none of its tab
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kedge.api.quantity import Quantity, parse_quantity
 from kedge.api.views import (
+    Container,
     LabelSelectorSpec,
     NodeSelectorTerm,
     NodeView,
@@ -30,7 +33,7 @@ from kedge.placement.predicates import (
     tolerates,
 )
 from kedge.placement.reasons import Reason
-from kedge.placement.resources import add, node_allocatable, pod_requests, shortages, to_units
+from kedge.placement.resources import Units, add, node_allocatable, pod_requests, shortages, to_units
 from kedge.scheduler import (
     Blocker,
     Explanation,
@@ -199,7 +202,8 @@ def meets(operator: str, values: tuple[str, ...], value: str | None) -> bool:
 
 
 def is_number(text: str) -> bool:
-    return text.lstrip("+-").isdigit()
+    """As Go's ParseInt reads an int64: one sign, ASCII digits, nothing else."""
+    return re.fullmatch(r"[+-]?[0-9]+", text) is not None and -(2**63) <= int(text) < 2**63
 
 
 def term_matches(cluster: Cluster, owner: PodView, term: PodAffinityTerm, other: PodView) -> bool:
@@ -351,44 +355,84 @@ def scores(cluster: Cluster, question: PlacementCase, feasible: list[NodeView]) 
         "taint-toleration": taint_preference(question.pod, feasible),
         "pod-affinity": pod_preference(cluster, question.pod, feasible),
         "topology-spread": spread_preference(cluster, question, feasible),
+        "image-locality": {node.name: image_preference(cluster, question.pod, node) for node in feasible},
     }
 
 
+def image_preference(cluster: Cluster, pod: PodView, node: NodeView) -> int:
+    def bytes_on(where: NodeView, image: str) -> int | None:
+        last = image.rpartition("/")[2]
+        name = image if ":" in last else f"{image}:latest"
+        return next((i.size_bytes for i in reversed(where.status.images) if name in i.names), None)
+
+    images = [c.image for c in (*pod.spec.init_containers, *pod.spec.containers)]
+    found = 0
+    for image in images:
+        size = bytes_on(node, image)
+        spread = sum(bytes_on(other, image) is not None for other in cluster.nodes.values())
+        found += 0 if size is None else int(size * (spread / len(cluster.nodes)))
+    least, most = 23 << 20, (1000 << 20) * len(images)
+    return 100 * (min(max(found, least), most) - least) // (most - least)
+
+
 def scored_requests(pod: PodView) -> dict[str, int]:
-    """As `pod_requests`, with 100m and 200Mi for a container without requests, phase by phase."""
+    """As `pod_requests`, with 100m and 200Mi for a container without requests, phase by phase; rounded once."""
+    of_pod = pod.spec.resources.requests
+    stated = {resource for resource in pod_requests(pod) if of_pod}
+    assumed = {"cpu": parse_quantity("100m"), "memory": parse_quantity("200Mi")}
+    least = {r: amount for r, amount in assumed.items() if r not in stated}
+    infeasible = any(each.reason == "Infeasible" for each in pod.status.conditions)
+    reported = {each.name: each for each in pod.status.container_statuses}
 
-    def asked(container: object) -> dict[str, int]:
-        return {"cpu": 100, "memory": 200 << 20, **to_units(container.resources.requests)}  # type: ignore[attr-defined]
+    def asked(container: Container) -> dict[str, Quantity]:
+        known, spec = reported.get(container.name), container.resources.requests
+        if known is None or known.resources is None:
+            return {**least, **spec}
+        every = [known.resources.requests, known.allocated_resources, *([] if infeasible else [spec])]
+        names = dict.fromkeys(name for each in every for name in each)
+        return {**least, **{name: max(each[name] for each in every if name in each) for name in names}}
 
-    running: list[dict[str, int]] = []
+    def total(*parts: Mapping[str, Quantity]) -> dict[str, Quantity]:
+        zero = parse_quantity("0")
+        return {r: sum((part.get(r, zero) for part in parts), zero) for r in ("cpu", "memory")}
+
+    running: list[dict[str, Quantity]] = []
     moments = []
     for container in pod.spec.init_containers:
-        moments.append(add(*running, asked(container)))
+        moments.append(total(*running, asked(container)))
         if container.restart_policy == "Always":
             running.append(asked(container))
-    moments.append(add(*running, *(asked(c) for c in pod.spec.containers)))
-    overhead = to_units(pod.spec.overhead)
-    return {r: max(moment.get(r, 0) for moment in moments) + overhead.get(r, 0) for r in ("cpu", "memory")}
+    moments.append(total(*running, *(asked(c) for c in pod.spec.containers)))
+    most = {r: max(moment[r] for moment in moments) for r in ("cpu", "memory")} | dict(of_pod)
+    return dict(to_units(total(most, pod.spec.overhead)))
 
 
 def allocation(cluster: Cluster, pod: PodView, node: NodeView) -> tuple[int, int, int]:
-    offered, pods = node_allocatable(node), [*cluster.on(node), pod]
-    least, most, shares = [], [], []
+    offered, placed = node_allocatable(node), cluster.on(node)
+    least, most = [], []
     for resource in ("cpu", "memory"):
         has = offered.get(resource, 0)
         if has <= 0:
             continue
-        scored = min(sum(scored_requests(p)[resource] for p in pods), has)
+        scored = min(sum(scored_requests(p)[resource] for p in [*placed, pod]), has)
         least.append((has - scored) * 100 // has)
         most.append(scored * 100 // has)
-        shares.append(min(sum(pod_requests(p).get(resource, 0) for p in pods), has) * 10_000 // has)
-    balanced = 100
-    if len(shares) == 2:
-        balanced = (20_000 - abs(shares[0] - shares[1])) // 200
+    balanced = 50 + (50 + balance([*placed, pod], offered) - balance(placed, offered)) // 2
     if not any(pod_requests(pod).get(resource, 0) for resource in ("cpu", "memory")):
         balanced = 0
     many = max(len(least), 1)
     return sum(least) // many, sum(most) // many, balanced
+
+
+def balance(pods: Sequence[PodView], offered: Units) -> int:
+    """100 minus the standard deviation of the used shares, as a percentage without its fraction."""
+    shares = []
+    for resource in ("cpu", "memory"):
+        has = offered.get(resource, 0)
+        if has > 0:
+            shares.append(min(sum(pod_requests(p).get(resource, 0) for p in pods) / has, 1.0))
+    apart = abs((shares[0] - shares[1]) / 2) if len(shares) == 2 else 0.0
+    return int((1.0 - apart) * 100)
 
 
 def node_term_met(term: NodeSelectorTerm, node: NodeView) -> bool:

@@ -35,7 +35,7 @@ NODE_LABELS = some(
         REGION: maybe(st.sampled_from(["ra", "rb"])),
         "host": maybe(st.sampled_from(["h1", "h2", "h3", "h4"]), often=True),
         "rack": maybe(st.sampled_from(["r1", "r2"])),
-        "size": maybe(st.sampled_from(["1", "5", "-3", "big"])),
+        "size": maybe(st.sampled_from(["1", "5", "-3", "big", "+7", "05", str(2**63 - 1), str(2**63)])),
     }
 )
 TAINTS = maybe(
@@ -57,6 +57,16 @@ OFFERED = some(
 )
 
 
+IMAGES = st.sampled_from(
+    [
+        [],
+        [{"names": ["app:latest", "app:v1"], "sizeBytes": 60 << 20}],
+        [{"names": ["app:latest"], "sizeBytes": 1100 << 20}, {"names": ["hub:5000/x:latest"], "sizeBytes": 1}],
+        [{"names": ["hub/x:latest", "app:v1"], "sizeBytes": 5 << 30}],
+    ]
+)
+
+
 @st.composite
 def node_views(draw: Draw, name: str) -> NodeView:
     seldom = st.sampled_from([False] * 19 + [True])
@@ -70,7 +80,7 @@ def node_views(draw: Draw, name: str) -> NodeView:
             {
                 "metadata": metadata,
                 "spec": {"unschedulable": draw(seldom), "taints": draw(TAINTS) or []},
-                "status": {"allocatable": draw(OFFERED), "conditions": conditions},
+                "status": {"allocatable": draw(OFFERED), "conditions": conditions, "images": draw(IMAGES)},
             }
         ),
     )
@@ -117,7 +127,13 @@ NODE_REQUIREMENTS = st.one_of(
         values=st.lists(st.sampled_from(["za", "zb", "h1", "h2", "5"]), min_size=1, max_size=2),
     ),
     some(key=st.sampled_from([ZONE, "rack", "none"]), operator=st.sampled_from(["Exists", "DoesNotExist"])),
-    some(key=st.just("size"), operator=st.sampled_from(["Gt", "Lt"]), values=st.sampled_from([["0"], ["5"], ["-4"]])),
+    some(
+        key=st.just("size"),
+        operator=st.sampled_from(["Gt", "Lt"]),
+        values=st.sampled_from(["0", "5", "-4", "+4", "0x5", "5.0", "1_0", " 5", str(2**63), str(-(2**63))]).map(
+            lambda operand: [operand]
+        ),
+    ),
 )
 NODE_TERMS = some(
     matchExpressions=maybe(st.lists(NODE_REQUIREMENTS, min_size=1, max_size=2), often=True),
@@ -161,8 +177,8 @@ TOLERATIONS = st.lists(
     max_size=2,
 )
 REQUESTS = some(
-    cpu=maybe(st.sampled_from(["100m", "500m", "1", "0"]), often=True),
-    memory=maybe(st.sampled_from(["100Mi", "1Gi"]), often=True),
+    cpu=maybe(st.sampled_from(["100m", "500m", "1", "0", "0.1m", "100.4m", "1.0005"]), often=True),
+    memory=maybe(st.sampled_from(["100Mi", "1Gi", "100.3Mi", "0.7", "1.5Gi", "1000m"]), often=True),
     **{
         "example.com/gpu": st.sampled_from([None] * 6 + ["1", "0"]),
         "example.com/none": st.sampled_from([None] * 19 + ["1"]),
@@ -181,7 +197,8 @@ PORTS = st.lists(
 
 @st.composite
 def containers(draw: Draw, *, init: bool = False) -> dict[str, Any]:
-    made = {"name": "c", "image": "x", "resources": {"requests": draw(REQUESTS)}}
+    image = draw(st.sampled_from(["app", "app:v1", "hub/x", "hub:5000/x"]))
+    made = {"name": "c", "image": image, "resources": {"requests": draw(REQUESTS)}}
     return {**made, "restartPolicy": "Always"} if init and draw(st.booleans()) else made
 
 
@@ -203,17 +220,20 @@ FEATURES = {
     "ports": PORTS,
     "init": st.lists(containers(init=True), min_size=1, max_size=2),
     "nodeName": st.just("n1"),
+    "resources": st.sampled_from([{"cpu": "3"}, {"memory": "3Gi"}, {"cpu": "2", "memory": "2Gi"}]),
     "gone": st.just("2030-01-01T00:00:00Z"),
+    "resized": st.tuples(REQUESTS, REQUESTS, st.sampled_from(["", "Deferred", "Infeasible"])),
 }
 """Features of a pod. Few at once: with all of them no node would be feasible, and no score would matter."""
 
 
 @st.composite
-def pod_views(draw: Draw, focus: str = "") -> PodView:
-    """A pod; with a `focus` it has that feature, and few others."""
+def pod_views(draw: Draw, focus: str = "", *, placed: bool = True) -> PodView:
+    """A pod; with a `focus` it has that feature, and few others. One that is not `placed` was never resized."""
     names = draw(st.lists(st.sampled_from(sorted(FEATURES)), max_size=1 if focus else 3, unique=True))
     drawn = {name: draw(FEATURES[name]) for name in dict.fromkeys([*names, *([focus] if focus in FEATURES else [])])}
-    spec: dict[str, Any] = {"containers": draw(st.lists(containers(), min_size=1, max_size=2))}
+    made = draw(st.lists(containers(), min_size=1, max_size=2))
+    spec: dict[str, Any] = {"containers": [{**each, "name": f"c{n}"} for n, each in enumerate(made)]}
     if "ports" in drawn:
         spec["containers"][0]["ports"] = drawn["ports"]
     if "init" in drawn:
@@ -225,12 +245,24 @@ def pod_views(draw: Draw, focus: str = "") -> PodView:
     for name in ("nodeSelector", "topologySpreadConstraints", "tolerations", "nodeName"):
         if name in drawn:
             spec[name] = drawn[name]
+    if "resources" in drawn:
+        spec["resources"] = {"requests": drawn["resources"]}
     metadata: dict[str, Any] = {"name": "p", "namespace": draw(st.sampled_from(MOSTLY_ONE)), "labels": draw(LABELS)}
     if focus == "policy" or draw(st.booleans()):
         metadata["ownerReferences"] = [{"uid": draw(st.sampled_from(["w1", "w1", "w2"])), "controller": True}]
     if "gone" in drawn:
         metadata["deletionTimestamp"] = drawn["gone"]
-    return decode_as(PodView, msgspec.json.encode({"metadata": metadata, "spec": spec}))
+    status = _resized_status(spec["containers"], *drawn["resized"]) if placed and "resized" in drawn else {}
+    return decode_as(PodView, msgspec.json.encode({"metadata": metadata, "spec": spec, "status": status}))
+
+
+def _resized_status(
+    containers: list[dict[str, Any]], applied: dict[str, Any], allocated: dict[str, Any], reason: str
+) -> dict[str, Any]:
+    """The status of a pod whose node has allocated and applied other resources to its first container."""
+    first = {"name": containers[0]["name"], "resources": {"requests": applied}, "allocatedResources": allocated}
+    pending = {"type": "PodResizePending", "status": "True", "reason": reason}
+    return {"containerStatuses": [first], "conditions": [pending] if reason else []}
 
 
 # -- the whole
@@ -271,10 +303,12 @@ def clusters(draw: Draw, focus: str = "") -> Cluster:
 def questions(draw: Draw, focus: str = "") -> PlacementCase:
     excluded = draw(st.sampled_from([*[()] * 8, ("n1",), ("n2", "n9")]))
     room = draw(ROOM) if draw(st.integers(0, 3)) == 0 else {}
-    return PlacementCase(draw(pod_views(focus)), draw(st.integers(0, 2**32)), draw(SETTINGS), room, excluded)
+    return PlacementCase(
+        draw(pod_views(focus, placed=False)), draw(st.integers(0, 2**32)), draw(SETTINGS), room, excluded
+    )
 
 
-FOCI = (*sorted(FEATURES), "policy", "")
+FOCI = (*sorted(FEATURES), "policy", "policy", "")
 """The features to focus on; the last is none."""
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.up_workload import until
+from tests.kit.process_nodes import keeper_pids
+
+from kedge.agent.process.channel import start_keeper
 
 ROOT = Path(__file__).parents[2]
 KEYS = {
@@ -18,6 +24,15 @@ KEYS = {
     },
     "simulation": {"call_soon_fifo_vs_asyncio", "sleep0_fifo_vs_asyncio", "timers_vs_simpy"},
     "runtime": {"reconciles_per_second", "reconcile_vs_bare_write", "recording_overhead", "queue_ops_per_second"},
+    "http": {
+        "get_vs_bare", "create_vs_bare", "patch_vs_bare", "list_vs_bare", "watch_1000_vs_bare", "reconcile_vs_kopf",
+        "scheduler_https_pods_per_second", "get_us", "create_us", "patch_us", "list_us", "watch_1000_us",
+        "etcd_2_creates_per_second",
+    },
+    "cluster": {
+        "clone_to_ready_s", "help_cpu_ms", "idle_cpu_percent", "idle_memory_mb", "kill_to_ready_s", "pods_per_second",
+        "bare_loop_per_second", "supervisord_per_second", "many_pods_ready_s",
+    },
     "scheduler": {"shape", "pods_per_second", "p50_ms", "p99_ms", "decisions_per_second"},
 }  # fmt: skip
 
@@ -51,3 +66,19 @@ def test_every_shape_binds_every_pod(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for shape in SHAPES:  # it waits until all are bound, and fails if they never are
         figures = asyncio.run(measure(shape, nodes=200, part=0.02, folder=tmp_path))
         assert figures["pods_per_second"] > 0
+
+
+def test_the_cost_of_a_cluster_includes_its_keepers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.cluster import keepers_below
+
+    start_keeper(tmp_path / "state" / "nodes" / "node-1")
+    start_keeper(tmp_path / "other" / "nodes" / "node-1")
+    try:
+        # The process that the keeper was forked from has the same words for a moment.
+        ours, others = tmp_path / "state", tmp_path / "other"
+        until(lambda: keepers_below(ours) == keeper_pids(ours) and len(keeper_pids(ours)) == 1, "one keeper is counted")
+        assert set(keepers_below(ours)).isdisjoint(keeper_pids(others))
+    finally:
+        for pid in keeper_pids(tmp_path):
+            os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,11 @@ SOURCE = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = sorted(path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 TEXTS = [path for ending in ("txt", "yaml") for path in (ROOT / "src").rglob(f"*.{ending}")]
 """Texts that users read: descriptions of types and fields, scenarios."""
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *TEXTS])
+SETTINGS = [path for name in (".ci", "deploy") for path in (ROOT / name).rglob("*") if path.is_file()]
+"""Scripts, units and images, whose comments are read too."""
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *TEXTS, *SETTINGS, ROOT / "Makefile", ROOT / "pyproject.toml"]
+)
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
@@ -23,6 +27,9 @@ REPEATED_LINES_MAX = 5
 
 TABLES = {"limits.py"}
 """Files that are one long table, relative to `src/kedge`: a reader looks a row up, and never reads them through."""
+
+NOUNS_IN_ING = {"autoscaling", "binding", "recording", "wiring"}
+"""Names of modules that end like a gerund and are nouns of the field."""
 
 PERSONS = re.compile(r"\b(who|whoever|whom|whomever|nobody|somebody|anybody|everybody|anew)\b", re.I)
 HEADLESS = re.compile(r"(?:^|[.:;!?]\s+)(?:What|Who|Whom|Whoever|Whatever|Those)\b(?![^.?!]{0,200}\?)")
@@ -46,6 +53,12 @@ def test_a_class_name_is_defined_once() -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{shown(path)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_modules_are_named_by_subject_and_not_by_a_gerund() -> None:
+    stems = {path.stem for folder in ("src", "benchmarks", "tests/kit") for path in (ROOT / folder).rglob("*.py")}
+    assert sorted(stem for stem in stems if stem.endswith("ing") and stem not in NOUNS_IN_ING) == []
+    assert stems >= NOUNS_IN_ING, "remove names that no module has from the list"
 
 
 def test_no_source_file_is_longer_than_500_lines() -> None:

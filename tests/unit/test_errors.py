@@ -25,6 +25,7 @@ EVERY = [
     errors.Unauthorized("who"),
     errors.TooManyRequests("later", key=KEY, retry_after_s=2.5),
     errors.Unavailable("down"),
+    errors.Misconfigured("no such user"),
     errors.FutureRevision("not there yet"),
     errors.HeldOff("not now"),
     errors.Fenced("deposed", key=KEY, revision=12),
@@ -45,7 +46,8 @@ def test_a_status_keeps_every_field_of_its_error(error: OperatingError) -> None:
     assert (status["code"], status["reason"], status["message"]) == (error.code, error.reason, error.message)
     again = from_status(status)
     assert type(again) is type(error)
-    assert vars(again) == vars(error)
+    assert again.from_server, "a reader can tell it from an error of its own"
+    assert vars(again) == {**vars(error), "from_server": True}
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda e: type(e).__name__)

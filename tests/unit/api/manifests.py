@@ -132,6 +132,7 @@ _ALL: tuple[Json, ...] = (
         count=1,
     ),
     _object("v1", "ConfigMap", "settings", "team-a", data={"a.conf": "x"}, binaryData={"b": "AAE="}),
+    _object("v1", "ServiceAccount", "builder", "team-a", automountServiceAccountToken=False),
     _object("v1", "Secret", "token", "team-a", type="Opaque", data={"password": "c2VjcmV0"}),
     _object(
         "v1",
@@ -139,6 +140,13 @@ _ALL: tuple[Json, ...] = (
         "web",
         "team-a",
         spec={"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http", "protocol": "TCP"}]},
+    ),
+    _object(
+        "v1",
+        "LimitRange",
+        "limits",
+        "team-a",
+        spec={"limits": [{"type": "Container", "max": {"cpu": "2"}, "default": {"cpu": "1"}}]},
     ),
     _object("v1", "ResourceQuota", "quota", "team-a", spec={"hard": {"requests.cpu": "10", "pods": "5"}}),
     _object(

@@ -172,3 +172,26 @@ def test_defaults_leave_garbage_to_validation(kind: Kind, obj: dict[str, Any]) -
     once = copy.deepcopy(obj)
     assert apply_defaults(kind, obj) is False
     assert same_json(once, obj)
+
+
+def test_a_pod_with_resources_of_its_own_requests_what_its_containers_do_and_else_its_limits() -> None:
+    spec = {
+        "containers": [{"resources": {"requests": {"cpu": "100m"}}}, {"resources": {"requests": {"cpu": "250m"}}}],
+        "initContainers": [{"resources": {"requests": {"cpu": "300m", "example.com/gpu": "1"}}}],
+        "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
+    }
+    pod = defaulted("pod", {"spec": spec})
+    assert pod["spec"]["resources"]["requests"] == {"cpu": "350m", "memory": "1Gi"}
+
+
+@pytest.mark.parametrize("resources", [{}, {"requests": {"cpu": "1"}}, {"requests": []}, {"limits": "x"}])
+def test_resources_of_a_pod_are_left_alone_without_a_limit_or_a_request_to_take(resources: dict[str, Any]) -> None:
+    pod = defaulted("pod", {"spec": {"containers": [{}], "resources": copy.deepcopy(resources)}})
+    assert pod["spec"]["resources"] == resources
+
+
+def test_a_grpc_probe_checks_the_whole_server_by_default() -> None:
+    probes = {"livenessProbe": {"grpc": {"port": 1}}, "readinessProbe": {"grpc": {"port": 1, "service": "ready"}}}
+    (container,) = defaulted("pod", {"spec": {"containers": [probes]}})["spec"]["containers"]
+    assert container["livenessProbe"]["grpc"] == {"port": 1, "service": ""}
+    assert container["readinessProbe"]["grpc"] == {"port": 1, "service": "ready"}

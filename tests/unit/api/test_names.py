@@ -51,3 +51,34 @@ def test_ports_run_from_1_to_65535() -> None:
 def test_a_subdomain_matches_the_published_expression(name: str) -> None:
     expected = bool(SUBDOMAIN.match(name)) and not name.endswith("\n")
     assert (names.subdomain_problem(name) == "") is expected
+
+
+def test_long_names_from_requests_are_not_kept_in_memory() -> None:
+    calls: list[str] = []
+
+    @names.remembered
+    def length_of(name: str) -> int:
+        calls.append(name)
+        return len(name)
+
+    for _ in range(3):
+        assert (length_of("short"), length_of("x" * 10_000)) == (5, 10_000)
+    assert calls.count("short") == 1
+    assert len(calls) == 4
+
+
+def test_a_remembered_function_has_a_bound_in_entries_and_in_bytes() -> None:
+    computed: list[str] = []
+
+    @names.remembered
+    def length(name: str) -> int:
+        computed.append(name)
+        return len(name)
+
+    for number in range(16_384 + 1):  # one more than are kept
+        length(str(number))
+    assert (length("16384"), computed.count("16384")) == (5, 1)
+    assert (length("0"), computed.count("0")) == (1, 2)
+    long = "a" * (253 + 1 + 63 + 1)
+    assert length(long) == length(long) == len(long)
+    assert computed.count(long) == 2

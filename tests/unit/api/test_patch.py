@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.api.json_values import objects, values
 
-from kedge.api.codec import same_json
-from kedge.api.patch import JSON_PATCH_OPERATIONS_MAX, apply_json_patch, apply_merge_patch
+from kedge.api.codec import OBJECT_DEPTH_MAX, same_json
+from kedge.api.patch import (
+    JSON_PATCH_MOVED_MAX,
+    JSON_PATCH_OPERATIONS_MAX,
+    apply_json_patch,
+    apply_merge_patch,
+)
 from kedge.errors import Invalid
 
 
@@ -102,6 +107,170 @@ def test_copies_of_an_object_into_itself_are_bounded() -> None:
     assert apply_json_patch({"a": 1}, doubling[:2]) == {"a": {"a": 1}, "b": {"a": {"a": 1}}}
 
 
+# -- against a plain definition ------------------------------------------------------------------------
+
+names = st.sampled_from(["a", "b", "0", "1"])
+small: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+paths = st.lists(st.sampled_from(["a", "b", "0", "1", "2", "-"]), max_size=4).map(lambda parts: pointer(*parts))
+patch_operations = st.fixed_dictionaries(
+    {
+        "op": st.sampled_from(["add", "remove", "replace", "move", "copy", "test"]),
+        "path": paths,
+        "from": paths,
+        "value": small,
+    }
+)
+
+
+def plainly(document: Any, operation: dict[str, Any]) -> Any:
+    """One operation on a deep copy; `LookupError` if it cannot be applied."""
+    document = copy.deepcopy(document)
+    op, path = operation["op"], operation["path"].split("/")[1:]
+    source, value = operation["from"].split("/")[1:], copy.deepcopy(operation["value"])
+    if op in ("copy", "move"):
+        if op == "move" and len(path) > len(source) and path[: len(source)] == source:
+            raise LookupError
+        value = copy.deepcopy(at(document, source))
+        if op == "move":
+            take(document, source)
+    if op in ("remove", "replace", "test"):
+        found = at(document, path)
+        if op == "test":
+            if not same_json(found, value):
+                raise LookupError
+            return document
+        if op == "remove" or path:
+            take(document, path)
+    if op == "remove":
+        return document
+    if not path:
+        return value
+    parent, last = at(document, path[:-1]), path[-1]
+    if isinstance(parent, dict):
+        parent[last] = value
+    elif isinstance(parent, list):
+        parent.insert(len(parent) if last == "-" and op != "replace" else place_in(last, len(parent)), value)
+    else:
+        raise LookupError
+    return document
+
+
+def at(document: Any, path: list[str]) -> Any:
+    for part in path:
+        if not isinstance(document, dict | list):
+            raise LookupError
+        document = document[part] if isinstance(document, dict) else document[place_in(part, len(document) - 1)]
+    return document
+
+
+def take(document: Any, path: list[str]) -> None:
+    if not path:
+        raise LookupError
+    parent = at(document, path[:-1])
+    at(parent, path[-1:])
+    del parent[path[-1] if isinstance(parent, dict) else int(path[-1])]
+
+
+def place_in(part: str, last: int) -> int:
+    if not part.isdigit() or int(part) > last:
+        raise LookupError
+    return int(part)
+
+
+@given(st.dictionaries(names, small, max_size=4), st.lists(patch_operations, max_size=40))
+def test_every_patch_equals_its_operations_on_deep_copies(document: Any, operations: list[Any]) -> None:
+    """Operations that cannot be applied are left out of the patch: alone after the others, each must fail."""
+    before, expected = copy.deepcopy(document), copy.deepcopy(document)
+    applied: list[Any] = []
+    sent = copy.deepcopy(operations)
+    for operation in operations:
+        try:
+            after = plainly(expected, operation)
+        except LookupError:
+            with pytest.raises(Invalid):
+                apply_json_patch(document, [*applied, operation])
+            continue
+        if isinstance(after, dict):
+            expected = after
+            applied.append(operation)
+    assert same_json(apply_json_patch(document, applied), expected)
+    assert same_json(document, before)
+    assert same_json(operations, sent)
+
+
+class CountedList(list[Any]):
+    """A list that counts how often it is read from its beginning."""
+
+    reads = 0
+
+    def __iter__(self) -> Any:
+        self.reads += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "add", "path": "/list/-", "value": 1},
+        {"op": "replace", "path": "/list/7", "value": 1},
+        {"op": "remove", "path": "/list/0"},
+        {"op": "move", "from": "/list/0", "path": "/list/5"},
+    ],
+)
+def test_a_list_is_copied_once_for_all_operations(operation: dict[str, Any]) -> None:
+    items = CountedList(range(JSON_PATCH_OPERATIONS_MAX))
+    apply_json_patch({"list": items}, [operation] * JSON_PATCH_OPERATIONS_MAX)
+    assert items.reads == 1
+    assert list(items) == list(range(JSON_PATCH_OPERATIONS_MAX))
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [{"op": "add", "path": pointer(*"a" * (89 * n + 1)), "value": nested(89)} for n in range(13)],
+        [{"op": "add", "path": "/b", "value": nested(OBJECT_DEPTH_MAX)}],
+        [{"op": "test", "path": "/b", "value": nested(5_000)}],
+        [
+            {"op": "add", "path": "/a", "value": nested(60)},
+            {"op": "copy", "from": "/a", "path": pointer(*"a" * 50)},
+        ],
+        [
+            {"op": "add", "path": "/a", "value": nested(60)},
+            {"op": "add", "path": "/b", "value": nested(60)},
+            {"op": "move", "from": "/b", "path": pointer(*"a" * 50)},
+        ],
+        [{"op": "add", "path": pointer(*"a" * (OBJECT_DEPTH_MAX + 1)), "value": 1}],
+    ],
+)
+def test_an_operation_that_nests_too_deep_is_refused_where_it_stands(operations: list[Any]) -> None:
+    with pytest.raises(Invalid, match=r"\[\d+\]: the result would be nested more than 100 deep"):
+        apply_json_patch({"a": 1, "b": 1}, operations)
+
+
+def test_an_object_may_become_as_deep_as_one_may_be_stored() -> None:
+    document = apply_json_patch({}, [{"op": "add", "path": "/a", "value": nested(OBJECT_DEPTH_MAX - 1)}])
+    assert document == nested(OBJECT_DEPTH_MAX)
+
+
+def test_moves_of_a_large_value_back_and_forth_are_bounded() -> None:
+    document: dict[str, Any] = {"a": [[] for _ in range(JSON_PATCH_MOVED_MAX // 10)], "b": {}}
+    to_and_fro = [{"op": "move", "from": "/a", "path": "/b/a"}, {"op": "move", "from": "/b/a", "path": "/a"}]
+    assert apply_json_patch(document, to_and_fro * 9) == {"b": {}, "a": document["a"]}
+    with pytest.raises(Invalid, match="moves more than"):
+        apply_json_patch(document, to_and_fro * 11)
+
+
 # -- merge patch -----------------------------------------------------------------------------------
 
 
@@ -137,3 +306,9 @@ def test_a_merge_patch_applied_twice_changes_nothing_more(target: Any, patch: An
     once = apply_merge_patch(target, patch)
     assert same_json(apply_merge_patch(once, patch), once)
     assert same_json(target, before)
+
+
+def test_a_merge_patch_that_nests_too_deep_is_refused() -> None:
+    assert apply_merge_patch({}, nested(OBJECT_DEPTH_MAX)) == nested(OBJECT_DEPTH_MAX)
+    with pytest.raises(Invalid, match="nested more than 100 deep"):
+        apply_merge_patch({}, nested(5_000))

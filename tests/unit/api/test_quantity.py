@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 from fractions import Fraction
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kedge.api import quantity as quantity_module
 from kedge.api.quantity import NANO, QUANTITY_MAX, ZERO, Quantity, format_units, parse_quantity, sum_quantities, units
 
 _SCALES = {
@@ -138,3 +140,18 @@ def test_units_are_written_in_the_style_of_their_resource() -> None:
     assert format_units("memory", 2**30) == "1Gi"
     assert format_units("requests.memory", 2**20) == "1Mi"
     assert format_units("pods", 110) == "110"
+
+
+_BACKTRACKING = re.compile(r"([+-]?)(\d+)?(?:\.(\d*))?([A-Za-z]*)([+-]?\d+)?", re.ASCII)
+"""The form of a quantity, written without possessive repetitions. It takes quadratic time."""
+
+
+@given(st.text("+-.019eEkKMGinmu ", max_size=24) | st.text(max_size=8))
+@example("12+3")
+@example("1.e-3")
+@example("+.5")
+@example("1.2.3")
+@example("١")
+def test_a_text_is_split_as_by_a_backtracking_expression(text: str) -> None:
+    wanted, found = _BACKTRACKING.fullmatch(text), quantity_module._TEXT.fullmatch(text)
+    assert (found and found.groups()) == (wanted and wanted.groups())

@@ -15,6 +15,7 @@ from kedge.api.requests import (
     AnyRequest,
     Bind,
     Binding,
+    BoundObject,
     ConfirmEnded,
     Create,
     Delete,
@@ -30,6 +31,7 @@ from kedge.api.requests import (
     OpenWatch,
     Patch,
     Request,
+    RequestToken,
     Reserve,
     Update,
     WatchOptions,
@@ -62,6 +64,11 @@ EXAMPLES: tuple[AnyRequest, ...] = (
     Reserve(CHUNK),
     Evict(pod_key("a"), DeleteOptions(uid="u")),
     ConfirmEnded("node-a", "n", "u"),
+    RequestToken(
+        key=Key("ServiceAccount", "default", "default"),
+        bound=BoundObject(kind="Pod", name="a", uid="u"),
+        expiration_s=900,
+    ),
 )
 
 
@@ -111,8 +118,9 @@ def test_every_request_has_an_intent_that_can_be_recorded(request_: AnyRequest) 
         (GetScale(WEB), "scale"),
         (Bind(Binding(pod=pod_key("a"), node="n")), "binding"),
         (Evict(pod_key("a")), "eviction"),
+        (RequestToken(key=Key("ServiceAccount", "default", "a")), "token"),
     ],
-    ids=["scale", "binding", "eviction"],
+    ids=["scale", "binding", "eviction", "token"],
 )
 def test_a_verb_on_a_subresource_names_it_for_authorization(request_: AnyRequest, subresource: str) -> None:
     assert request_.subresource == subresource
@@ -188,6 +196,7 @@ async def test_each_typed_method_sends_its_request() -> None:
     await client.reserve(CHUNK, options=options)
     await client.evict(WEB, deletion)
     await client.confirm_ended(node="n", node_uid="nu", pod_uid="pu", options=options)
+    await client.request_token(WEB, audiences=["vault"])
     assert transport.sent == [
         Get(WEB),
         Get(WEB, GetOptions(resource_version="4")),
@@ -203,6 +212,7 @@ async def test_each_typed_method_sends_its_request() -> None:
         Reserve(CHUNK, options),
         Evict(WEB, deletion),
         ConfirmEnded("n", "nu", "pu", options),
+        RequestToken(key=WEB, audiences=("vault",)),
     ]
     assert {type(each) for each in transport.sent} == set(MEMBERS)
 

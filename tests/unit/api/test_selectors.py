@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kedge.api import selectors as selectors_module
 from kedge.api.codec import encode_json
 from kedge.api.kinds import KINDS
 from kedge.api.selectors import (
@@ -68,6 +69,12 @@ def selector_spec(value: Any) -> LabelSelectorSpec:
 @given(st.lists(requirements, max_size=4), labels)
 def test_a_selector_matches_exactly_if_every_requirement_does(wanted: list[Requirement], found: dict[str, str]) -> None:
     assert LabelSelector(tuple(wanted)).matches(found) == all(naive(each, found) for each in wanted)
+
+
+def test_values_to_avoid_are_written_as_a_set() -> None:
+    """kubectl reads the selector of a scale, and knows no other form."""
+    spec = selector_spec({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["old"]}]})
+    assert str(label_selector(spec)) == "tier notin (old)"
 
 
 @given(st.lists(requirements, max_size=4))
@@ -164,7 +171,9 @@ def test_terms_are_alternatives_and_an_empty_one_matches_no_node() -> None:
 @pytest.mark.parametrize(
     ("operator", "bound", "value", "expected"),
     [("Gt", "4", "5", True), ("Gt", "4", "4", False), ("Lt", "4", "-5", True), ("Gt", "4", "five", False),
-     ("Lt", "4", "99999999999999999999", False), ("Gt", "x", "5", False), ("Gt", "4", "", False)],
+     ("Lt", "4", "99999999999999999999", False), ("Gt", "x", "5", False), ("Gt", "4", "", False),
+     ("Gt", "00000000000000000000000004", "5", True), ("Lt", "4", "-000000000000000000000000005", True),
+     ("Gt", "1_0", "50", False), ("Gt", "99999999999999999999", "5", False), ("Lt", "4.0", "1", False)],
 )  # fmt: skip
 def test_gt_and_lt_compare_whole_numbers(operator: str, bound: str, value: str, expected: bool) -> None:
     assert nodes(term("cores", operator, bound)).matches("n", {"cores": value}) is expected
@@ -274,3 +283,18 @@ def test_malformed_objects_do_not_match() -> None:
     assert not selector.matches(b'{"spec":[1]}')
     assert not selector.matches(b'{"spec":null}')
     assert not selector.matches(b'{"spec":{"nodeName":1e400}}')
+
+
+def test_the_older_name_of_the_node_selects_pods_too() -> None:
+    pod = encode_json({"metadata": {"name": "a"}, "spec": {"nodeName": "n1"}})
+    assert parse_field_selector(POD, "spec.host=n1").matches(pod)
+    assert not parse_field_selector(POD, "spec.host=n1,spec.nodeName!=n1").matches(pod)
+    assert not parse_field_selector(POD, "spec.host=n2").matches(pod)
+
+
+def test_the_caches_of_field_selectors_have_a_bound_in_entries() -> None:
+    pod = encode_json({"metadata": {"name": "a"}})
+    for number in range(300):
+        read_fields((f"metadata.field{number}",), pod)
+    for cached in (read_fields, selectors_module._field_reader):
+        assert cached.cache_info().maxsize == cached.cache_info().currsize == 128

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.api.strategic_merge import apply_strategic_merge
+from kedge.api.strategic_merge import STRATEGIC_MERGE_REPEATS_MAX, apply_strategic_merge
 from kedge.api.types import type_table
 from kedge.errors import Invalid
 
@@ -169,6 +169,24 @@ def test_a_bad_patch_names_the_field(patch: Any, field: str) -> None:
         merge(target, patch)
     assert field in str(raised.value)
     assert target == before
+
+
+def test_a_patch_that_nests_too_deep_is_refused() -> None:
+    deep: Any = {}
+    for _ in range(5_000):
+        deep = {"a": deep}
+    with pytest.raises(Invalid, match="nested more than 100 deep"):
+        merge(containers(A), {"metadata": {"annotations": deep}})
+
+
+def test_items_of_one_key_merge_one_after_the_other_up_to_a_bound() -> None:
+    """A service that listens on a port with TCP and UDP lists the port twice."""
+    change = [{"name": "a", "image": "a:2"}, {"name": "a", "tty": True}]
+    assert merge(containers(A), containers(*change)) == containers({"name": "a", "image": "a:2", "tty": True})
+    large = {"name": "a", "env": [{"name": f"e{n}"} for n in range(STRATEGIC_MERGE_REPEATS_MAX // 100)]}
+    repeated = [{"name": "a", "env": [{"name": "e0", "value": "1"}]}] * 100
+    with pytest.raises(Invalid, match=r"spec.containers\[\d+\]: the patch lists items of one key too often"):
+        merge(containers(large), containers(*repeated))
 
 
 names = st.sampled_from("abcdef")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.unit.api.manifests import manifest, manifests
 
-from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
 from kedge.api.validation import check_update
 from kedge.errors import Invalid
@@ -20,7 +19,7 @@ def update(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The errors of the step from `old` to `new`."""
     kind = KINDS.of_api(old["apiVersion"], old["kind"])
     try:
-        check_update(kind, encode_object(old), encode_object(new))
+        check_update(kind, old, new)
     except Invalid as error:
         return [str(each) for each in error.errors]
     return []
@@ -231,7 +230,7 @@ def test_every_forbidden_change_is_reported_at_once() -> None:
     old = manifest("Job")
     new = changed(changed(changed(old, "metadata/name", "x"), "spec/completions", 9), "spec/selector", {})
     with pytest.raises(Invalid) as caught:
-        check_update(KINDS.resolve("jobs"), encode_object(old), encode_object(new))
+        check_update(KINDS.resolve("jobs"), old, new)
     assert {error.path for error in caught.value.errors} == {"metadata.name", "spec.selector", "spec.completions"}
     assert caught.value.message.startswith('Job.batch "x" is invalid: [')
 

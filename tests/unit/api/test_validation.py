@@ -66,7 +66,7 @@ def test_empty_maps_and_lists_count_as_absent() -> None:
 def test_every_field_that_is_not_acted_on_has_a_warning() -> None:
     obj = manifest("Pod")
     obj["spec"]["dnsPolicy"] = "ClusterFirst"
-    obj["spec"]["containers"][0]["volumeMounts"] = [{"name": "x"}]
+    obj["spec"]["containers"][0]["stdin"] = True
     obj["spec"]["affinity"]["podAffinity"]["nonsense"] = {"deep": [1]}
     obj["extra"] = 1
     obj["metadata"]["managedFields"] = [{"manager": "kubectl"}]
@@ -74,7 +74,7 @@ def test_every_field_that_is_not_acted_on_has_a_warning() -> None:
     assert sorted(warning.split(":")[0] for warning in checked.warnings) == [
         "extra",
         "spec.affinity.podAffinity.nonsense",
-        "spec.containers[0].volumeMounts",
+        "spec.containers[0].stdin",
         "spec.dnsPolicy",
     ]
     assert all("does not act on it" in warning for warning in checked.warnings)
@@ -89,12 +89,18 @@ def test_a_kind_that_is_only_stored_has_no_warnings() -> None:
 
 def test_an_unknown_alternative_has_a_warning_and_is_accepted() -> None:
     obj = manifest("Pod")
-    obj["spec"]["containers"][0]["livenessProbe"] = {"grpc": {"port": 80}}
-    obj["spec"]["containers"][0]["env"] = [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "cpu"}}}]
+    obj["spec"]["containers"][0]["livenessProbe"] = {"quic": {"port": 80}}
+    obj["spec"]["containers"][0]["env"] = [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k"}}}]
     assert [warning.split(":")[0] for warning in check(obj).warnings] == [
-        "spec.containers[0].env[0].valueFrom.resourceFieldRef",
-        "spec.containers[0].livenessProbe.grpc",
+        "spec.containers[0].env[0].valueFrom.fileKeyRef",
+        "spec.containers[0].livenessProbe.quic",
     ]
+
+
+def test_a_variable_may_have_a_resource_as_its_source() -> None:
+    obj = manifest("Pod")
+    obj["spec"]["containers"][0]["env"] = [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]
+    assert not check(obj).warnings
 
 
 # -- all at once -----------------------------------------------------------------------------------
@@ -248,6 +254,5 @@ def test_a_pod_of_a_real_cluster_has_only_warnings() -> None:
     checked = check(obj)
     assert {warning.split(":")[0] for warning in checked.warnings} == {
         "spec.containers[0].imagePullPolicy", "spec.containers[0].securityContext", "spec.dnsPolicy",
-        "spec.containers[0].terminationMessagePath", "spec.containers[0].volumeMounts", "spec.enableServiceLinks",
-        "spec.securityContext", "spec.serviceAccountName", "spec.volumes", "status.hostIPs",
+        "spec.securityContext", "status.hostIPs",
     }  # fmt: skip

@@ -89,7 +89,6 @@ NASTY: list[Any] = [None, True, 2**70, Decimal("1E+400"), "-", [None], {}, {"": 
 def test_a_bad_value_at_any_path_is_accepted_or_rejected(kind_name: str) -> None:
     clean = manifest(kind_name)
     kind = kind_of(clean)
-    stored = encode_object(clean)
     for at in places(clean)[1:]:
         if at[0] in ("apiVersion", "kind") or at == ("metadata",):
             continue  # the service checks these before validation
@@ -101,9 +100,9 @@ def test_a_bad_value_at_any_path_is_accepted_or_rejected(kind_name: str) -> None
             with contextlib.suppress(Invalid, BadRequest):
                 check_object(kind, body)
             with contextlib.suppress(Invalid):
-                check_update(kind, stored, body)
+                check_update(kind, clean, parse_object(body))
             with contextlib.suppress(Invalid):
-                check_update(kind, body, stored)
+                check_update(kind, parse_object(body), clean)
             apply_defaults(kind, copy.deepcopy(obj))
 
 

@@ -10,6 +10,13 @@ from tests.unit.api.manifests import manifest
 
 from kedge.errors import Invalid
 
+
+def on_exit(action: str = "FailJob", **required: Any) -> dict[str, Any]:
+    """A podFailurePolicy of one rule about exit codes."""
+    codes = {"operator": "In", "values": [42], **required}
+    return {"rules": [{"action": action, "onExitCodes": codes}]}
+
+
 A_64 = "a" * 64
 
 RULES: list[tuple[str, str, Any, str]] = [
@@ -65,9 +72,16 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("Pod", "spec/containers/0/resources/limits/example.com~1gpu", "1500m", "must be an integer"),
     ("Pod", "spec/containers/0/resources/requests/x.com~1y", 2, "Limit must be set for non overcommitable"),
     ("Pod", "spec/overhead/cpu", "-1", "spec.overhead[cpu]: Invalid value"),
+    ("Pod", "spec/resources", {"requests": {"example.com/gpu": 1}}, 'requests[example.com/gpu]: Unsupported value'),
+    ("Pod", "spec/resources", {"requests": {"cpu": "-1"}}, "spec.resources.requests[cpu]: Invalid value"),
+    ("Pod", "spec/resources", {"requests": {"cpu": "1"}, "limits": {"cpu": "500m"}}, "less than or equal to cpu limit"),
+    ("Pod", "spec/resources", {"requests": {"cpu": "1m"}}, "greater than or equal to aggregate container requests of"),
+    ("Pod", "spec/resources", {"limits": {"cpu": "1m"}}, "containers[0].resources.limits[cpu]: Invalid value"),
     # probes
     ("Pod", "spec/containers/0/livenessProbe", {}, "livenessProbe: Required value: must specify a handler type"),
     ("Pod", "spec/containers/0/livenessProbe/tcpSocket", {"port": 1}, "may not specify more than 1 handler type"),
+    ("Pod", "spec/containers/0/livenessProbe/grpc", {"port": 1}, "may not specify more than 1 handler type"),
+    ("Pod", "spec/containers/0/livenessProbe", {"grpc": {"port": 0}}, "livenessProbe.grpc.port: Invalid value: 0"),
     ("Pod", "spec/containers/0/livenessProbe/successThreshold", 2, "successThreshold: Invalid value: 2: must be 1"),
     ("Pod", "spec/containers/0/livenessProbe/periodSeconds", -1, "periodSeconds: Invalid value: -1"),
     ("Pod", "spec/containers/0/livenessProbe/exec/command", [], "exec.command: Required value"),
@@ -155,6 +169,13 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("Job", "spec/completionMode", "Random", "spec.completionMode: Unsupported value"),
     ("Job", "spec/backoffLimit", -1, "spec.backoffLimit: Invalid value"),
     ("Job", "spec/manualSelector", True, "spec.selector: Required value"),
+    ("Job", "spec/podFailurePolicy", on_exit("FailIndex"), "spec.podFailurePolicy.rules[0].action: Unsupported value"),
+    ("Job", "spec/podFailurePolicy", on_exit(values=[3, 2]), "must be ordered, without duplicates"),
+    ("Job", "spec/podFailurePolicy", on_exit(values=[0, 2]), "must not be 0 for the In operator"),
+    ("Job", "spec/podFailurePolicy", on_exit(values=[]), "must have 1 to 255 items"),
+    ("Job", "spec/podFailurePolicy", on_exit(operator="Is"), "onExitCodes.operator: Unsupported value"),
+    ("Job", "spec/podFailurePolicy", on_exit(containerName="none"), "must be a container of the pod template"),
+    ("Job", "spec/podFailurePolicy", {"rules": [{"action": "Count"}]}, "one of onExitCodes and onPodConditions"),
     ("HorizontalPodAutoscaler", "spec/maxReplicas", 0, "must be greater than 0"),
     ("HorizontalPodAutoscaler", "spec/minReplicas", 11, "must be greater than or equal to `minReplicas`"),
     ("HorizontalPodAutoscaler", "spec/minReplicas", 0, "spec.minReplicas: Invalid value"),
@@ -230,7 +251,6 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("Reservation", "metadata/name", "x", "must be the uid of its pod"),
     ("Reservation", "spec/gangSize", 8, "spec.gangSize: Invalid value"),
     ("Reservation", "status", {"phase": "Lost"}, "status.phase: Unsupported value"),
-    ("NodeAllocation", "spec/nodeUID", "", "spec.nodeUID: Required value"),
     ("NodeAllocation", "status/entries", {"u": {"state": "Gone"}}, "status.entries[u].state: Unsupported value"),
     ("NodeAllocation", "status/entries", {"u": 3}, "status.entries[u]: Invalid value: 3: must be an object"),
     ("NodeAllocation", "status/entries", {"u": {"requests": {"cpu": "x"}}}, "status.entries[u].requests[cpu]: Invalid"),
@@ -270,7 +290,6 @@ NODE_TERMS = "spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringEx
         (f"{NODE_TERMS}/0/matchExpressions/0/values", [], "values: Required value"),
         (f"{NODE_TERMS}/0/matchExpressions/0/operator", "Exists", "values: Forbidden"),
         (f"{NODE_TERMS}/0/matchExpressions/1/values", ["1", "2"], "must be specified single value"),
-        (f"{NODE_TERMS}/0/matchExpressions/1/values", ["x"], "must be an integer"),
         (f"{NODE_TERMS}/0/matchFields/0/key", "metadata.uid", "not a valid field selector key"),
         (f"{NODE_TERMS}/0/matchFields/0/values", ["a", "b"], "must be only one value"),
         (f"{NODE_TERMS}/0/matchFields/0/operator", "Exists", "not a valid selector operator"),
@@ -330,3 +349,10 @@ def test_an_indexed_job_needs_a_number_of_completions() -> None:
 def test_an_external_name_must_be_a_dns_name() -> None:
     found = errors_of("Service", ("spec/type", "ExternalName"), ("spec/externalName", "A"))
     assert any("spec.externalName: Invalid value" in each for each in found)
+
+
+def test_an_operand_of_gt_that_is_no_integer_is_stored() -> None:
+    obj = manifest("Pod")
+    terms = obj["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms["nodeSelectorTerms"][0]["matchExpressions"][1]["values"] = ["x"]
+    check(obj)

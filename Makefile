@@ -4,19 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: up test test-slow soak lint bench venv clean zoo
+.PHONY: up test test-slow torture soak lint bench venv clean zoo
 .DEFAULT_GOAL := test
 
-venv: $(VENV)/.installed
+venv: $(VENV)/.installed-dev
 
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "kedge needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) -V`. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+# Tests, linters and peers of the benchmarks, into the same environment. `make up` needs none of them.
+$(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-up: venv
+up: $(VENV)/.installed
 	$(BIN)/kedge up --demo
 
 test: venv
@@ -24,6 +29,9 @@ test: venv
 
 test-slow: venv
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow
+
+torture: venv
+	KEDGE_TORTURE_ROUNDS=20 $(BIN)/pytest -s -m slow tests/e2e/test_torture.py tests/e2e/test_server_kills.py
 
 soak: venv
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m soak
@@ -38,6 +46,8 @@ bench: venv
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.runtime
+	$(BIN)/python -m benchmarks.cluster
+	$(BIN)/python -m benchmarks.http
 	for shape in basic spread node-affinity anti-affinity affinity unschedulable churn preemption gang; do \
 		$(BIN)/python -m benchmarks.scheduler --shape $$shape || exit 1; done
 

@@ -431,7 +431,7 @@ def main() -> None:
             clean = asyncio.run(reconciles(count, recorded=False, failing=False, folder=folder))
             plain.append(clean.runs / clean.wall_s)
             against_bare.append((clean.cpu_s / count) / (bare.cpu_s / count))
-        overhead = recording(count // 4, rounds=3 if quick else 60, folder=folder)
+        overhead = recording(count // 4, rounds=3 if quick else 120, folder=folder)
     ops = [(asyncio.run(queue_ops(keys)), bare_ops(keys)) for _ in range(max(1, rounds // 3))]
     relists = [asyncio.run(relist(pods)) for _ in range(max(1, rounds // 3))]
     fairness = max(fairness_ratio(noisy=100 if quick else 1_000, fail_s=each) for each in (0.02, 1.0, 20.0))

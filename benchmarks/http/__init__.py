@@ -1,0 +1,1 @@
+"""The API over HTTPS beside a bare server of the same protocol: `python -m benchmarks.http`."""

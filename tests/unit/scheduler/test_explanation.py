@@ -31,7 +31,7 @@ from kedge.scheduler import (
 )
 from kedge.scheduler.pipeline.plugin import Filter
 from kedge.scheduler.pipeline.plugins import PIPELINE
-from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
+from kedge.scheduler.pipeline.scores.topology_spread import fixed_log
 
 HOST = "kubernetes.io/hostname"
 LIMITS = Limits()
@@ -268,9 +268,9 @@ def test_zone_skew_applies_to_one_workload_and_not_to_others() -> None:
     assert decide(snapshot, replica("w1"), 0).node == "a"
 
 
-def test_the_logarithm_in_integers_is_the_logarithm() -> None:
+def test_the_logarithm_in_integers_is_the_natural_logarithm() -> None:
     for number in (2, 3, 7, 12, 1000, 5002, 50_002):
-        assert abs(log_1024ths(number) / 1024 - math.log(number)) < 2 / 1024
+        assert abs(fixed_log(number) / 2**30 - math.log(number)) < 2**-30
 
 
 @pytest.mark.parametrize("each", PIPELINE.filters, ids=lambda each: each.__name__)

@@ -102,7 +102,7 @@ class Registry:
         """
         kind = self._by_key_kind.get(key_kind)
         if kind is None:
-            raise NotFound(f"there is no kind {key_kind!r}: define it first with a CustomResourceDefinition")
+            raise NotFound(f"there is no kind {key_kind!r}: use one that the server has")
         return kind
 
     def of_api(self, api_version: str, kind: str) -> Kind:

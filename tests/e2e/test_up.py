@@ -109,12 +109,13 @@ def test_rollouts_are_undone_nodes_drained_and_owned_objects_collected(cluster: 
     cluster.kubectl("set", "env", "deployment/web", "COLOR=blue")
     assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
     history = cluster.kubectl("rollout", "history", "deployment/web").split()
-    assert history[-4:] == ["1", "<none>", "2", "<none>"]
+    assert history[-5:] == ["CHANGE-CAUSE", "1", "<none>", "2", "<none>"]
     assert "blue" in cluster.kubectl("rollout", "history", "deployment/web", "--revision=2")
     cluster.kubectl("rollout", "undo", "deployment/web")
     assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
     assert "blue" not in cluster.kubectl("get", "deployment", "web", "-o", "yaml")
-    assert cluster.kubectl("rollout", "history", "deployment/web").split()[-4:] == ["2", "<none>", "3", "<none>"]
+    history = cluster.kubectl("rollout", "history", "deployment/web").split()
+    assert history[-5:] == ["CHANGE-CAUSE", "2", "<none>", "3", "<none>"], "the old ReplicaSet is used again"
 
     nodes = cluster.kubectl("get", "nodes", "-o", "name").split()
     drained = nodes[0].removeprefix("node/")

@@ -42,17 +42,17 @@ from kedge.api.requests import (
 )
 from kedge.api.timestamps import format_time
 from kedge.api.types import type_table
-from kedge.api.wellknown import AUTHENTICATION_GROUP, NODE_ALLOCATION_KIND, POD_KIND, RESERVATION_KIND
+from kedge.api.wellknown import AUTHENTICATION_GROUP, NODE_ALLOCATION_KIND, RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import BadRequest, Compacted, Conflict, MethodNotAllowed, NotFound, TooManyRequests
 from kedge.keys import NO_REVISION, Key, Origin
 from kedge.server.http import parameters, versions
 from kedge.server.http.access import Attributes, Caller, check_allowed, check_token_allowed
 from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
+from kedge.server.http.create_warnings import create_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.negotiation import ReplyForm, reply_form
-from kedge.server.http.pod_warnings import pod_warnings
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
 from kedge.server.http.routes import ResourcePath
 from kedge.server.http.streams import WatchFeed, WatchWriter
@@ -280,8 +280,8 @@ class _Call:
             raise MethodNotAllowed("an object is created by POST to its collection, without its name in the path")
         body, warnings = self._object(new=True)
         written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
-        if not self._kedge_client and (self._kind.key_kind == POD_KIND or self._kind.group in ("apps", "batch")):
-            warnings += pod_warnings(body if isinstance(body, Mapping) else written.object.edit())
+        if not self._kedge_client:
+            warnings += create_warnings(self._kind, body if isinstance(body, Mapping) else written.object.edit())
         self._reply.written(self._as_served(written), self._form, 201, warnings)
 
     async def _bind(self) -> None:

@@ -10,7 +10,7 @@ import click
 
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.state_folder import DECISIONS, command_errors
-from kedge.cli.up import default_state
+from kedge.cli.up import state_in_use
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -51,7 +51,7 @@ def timeline(
         if recording is not None:
             found = _from_file(recording, name, namespace, generation, since)
         else:
-            found = _from_log(state or default_state(), name, namespace, generation, since)
+            found = _from_log(state_in_use(state), name, namespace, generation, since)
     if found is None or (not found.decisions and not any(each.revision for each in found.entries)):
         window = "in this window" if generation is not None or since is not None else "at all"
         raise click.ClickException(

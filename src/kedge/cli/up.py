@@ -35,6 +35,18 @@ def default_state() -> Path:
     return Path(base) / "kedge"
 
 
+def state_in_use(state: Path | None) -> Path:
+    """The state folder that a reader was given; else that of the kubeconfig in `KUBECONFIG`, if it is one; else the
+    default."""
+    from kedge.cli.server import KUBECONFIG
+    from kedge.cli.state_folder import DECISIONS
+
+    for each in (Path(text) for text in os.environ.get("KUBECONFIG", "").split(os.pathsep) if text and state is None):
+        if each.name == KUBECONFIG and (each.parent / DECISIONS).is_dir():
+            return each.parent
+    return state or default_state()
+
+
 @click.command()
 @click.option(
     "--state",
@@ -133,10 +145,10 @@ def _until_serving(started: subprocess.Popen[bytes], folder: Path) -> str:
 
 def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
     """Where it listens, and what to try next."""
-    chosen = "" if state == default_state() else f" --state {state}"
+    chosen = "" if state == default_state() else f" --state {state.absolute()}"
     return (
         f"serving {cluster.url} with {nodes} nodes; state is in {state}\n"
-        f"  export KUBECONFIG={cluster.kubeconfig}\n"
+        f"  export KUBECONFIG={cluster.kubeconfig.absolute()}\n"
         f"try in another terminal:\n"
         f"  kedge get nodes\n"
         f"  kedge up --demo\n"

@@ -10,7 +10,7 @@ import click
 
 from kedge.cli.state_folder import command_errors
 from kedge.cli.timeline import kinds_of
-from kedge.cli.up import default_state
+from kedge.cli.up import state_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def why(
         if recording is not None:
             answer = asyncio.run(_answer_from_file(recording, question, revision))
         else:
-            answer = asyncio.run(_answer_live(question, state or default_state()))
+            answer = asyncio.run(_answer_live(question, state_in_use(state)))
     if output == "json":
         import json
 

@@ -83,7 +83,7 @@ FIELDS = (
     r"ready replicas: 6 / 8$",
     r"rollback observed by scheduler: true, policy v4$",
     r"pending replica: risk-api-\w+-6$",
-    r"pending replica: risk-api-\w+-7$",
+    r"pending replica: risk-api-\w+-7, for the same reason$",
     r"last scheduling reason: zone quota risk/zone-c, without which node-c12 would fit; 0/3 nodes: ",
     r"scheduler cache revision: ZoneQuota@\d+, \d+s old$",
     r"quota latest revision: ZoneQuota risk@\d+$",

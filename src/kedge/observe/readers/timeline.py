@@ -21,6 +21,7 @@ from kedge.api.wellknown import (
     OPERATION_KIND,
     POD_KIND,
     REPLICA_SET_KIND,
+    RESERVATION_KIND,
 )
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.observe.readers.object_changes import QUOTA_KINDS, describe_change
@@ -118,7 +119,21 @@ def _committed(
             if (old := known.pop(key, None)) is not None:
                 # A bind deletes the reservation that it uses: the versions of the same commit name the decision.
                 beside = next((each.origin.decision for each in commit.written if each.origin.decision), "")
-                yield from _lines(commit, key, old, None, made, removed.get((key, commit.revision), beside))
+                lines = _lines(commit, key, old, None, made, removed.get((key, commit.revision), beside))
+                use = _use(old, commit, before) if key.kind == RESERVATION_KIND else ""
+                yield from (replace(each, text=each.text + use) for each in lines)
+
+
+def _use(reservation: Object, commit: CommitRecord, before: Mapping[Key, Object | None]) -> str:
+    """The bind that a reservation was for, if its commit is the one that deletes the reservation."""
+    spec = reservation.edit().get("spec", {})
+    for pod in commit.written:
+        was = before[pod.key]
+        if pod.key.kind == POD_KIND and pod.key.name == (spec.get("pod") or {}).get("name"):
+            node, earlier = (each.as_view(PodView).spec.node_name if each else "" for each in (pod, was))
+            if node == spec.get("nodeName") and node != earlier:
+                return f": used by the bind of {pod.key.name}"
+    return ""
 
 
 def _removals(decisions: Iterable[Decision]) -> dict[tuple[Key, Revision], str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kedge.agent.core import Agent, ContainerProcess, Machine
@@ -307,6 +307,8 @@ class Cluster:
     async def _run_process(
         self, host: Host, makers: Sequence[ComponentFactory] | ProcessFactory, limits: Limits
     ) -> None:
+        if self.recording is not None:  # the story shows what each decision read
+            limits = replace(limits, decisions_sample_every=1)
         env = host.env(limits=limits)
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
         context = ProcessContext(client, env, CacheSet(client, env), Recorder(env))

@@ -230,7 +230,7 @@ def test_detached_it_returns_once_it_serves_and_down_ends_it(tmp_path: Path) -> 
     assert keeper_pids(tmp_path) == []
 
 
-def test_a_detached_start_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_detached_start_that_fails_reports_the_reason(tmp_path: Path) -> None:
     (tmp_path / "kedge.db").write_text("not a database")
     done = subprocess.run(
         [sys.executable, "-m", "kedge", "up", "--detach", "--state", str(tmp_path), "--listen", "127.0.0.1:0"],
@@ -416,7 +416,7 @@ time.sleep(600)
 """
 
 
-def test_nodes_of_one_machine_share_its_ports_and_the_second_pod_is_told_so(cluster: UpProcess) -> None:
+def test_nodes_of_one_machine_share_its_ports_and_the_second_pod_reports_it(cluster: UpProcess) -> None:
     """Each node may promise a hostPort once. Two nodes of one machine promise the same one: the kernel decides."""
     port = free_port()
     for name, zone in (("first", "zone-a"), ("second", "zone-b")):

@@ -194,7 +194,7 @@ LESSONS = {
         "the last healthy replica is not removed",
     ),
 }
-"""By scenario and weak variant, every one of them: the events of the lesson, in its order."""
+"""By scenario and weak variant, without exception: the events of the lesson, in its order."""
 
 
 @pytest.mark.parametrize(("name", "without"), RUNS)

@@ -239,7 +239,7 @@ async def probes_and_hooks_fail_for_a_process_that_does_not_run(subject: DriverS
     check(await subject.driver.run_hook(identity, hook, within_s=10) != "", "a hook ran beside a process that ended")
 
 
-async def a_listener_hears_of_the_end_of_a_process(subject: DriverSubject) -> None:
+async def a_listener_is_notified_of_the_end_of_a_process(subject: DriverSubject) -> None:
     notified: list[str] = []
     subject.driver.listen(notified.append)
     identity = await _start(subject, subject.pod("uid-listen", Behaviour.RUNS))
@@ -281,7 +281,7 @@ _CHECKS: dict[str, CheckedBehaviour] = {
         only_ended_processes_are_forgotten,
         containers_of_one_pod_are_processes_of_their_own,
         probes_and_hooks_fail_for_a_process_that_does_not_run,
-        a_listener_hears_of_the_end_of_a_process,
+        a_listener_is_notified_of_the_end_of_a_process,
         a_pod_is_kept_until_it_is_removed,
     )
 }

@@ -76,7 +76,7 @@ def up(
     host, port = parse_listen(listen)
     folder = state or default_state()
     if demo and detach:
-        raise click.UsageError("--demo shows its steps and cannot be detached: leave out one of them")
+        raise click.UsageError("--demo shows its steps and cannot be detached: leave out --demo or --detach")
     if keep and not demo:
         raise click.UsageError("--keep goes with --demo: without it a cluster keeps its state anyway")
     if demo:
@@ -133,14 +133,14 @@ def _until_serving(started: subprocess.Popen[bytes], folder: Path) -> str:
     from kedge.errors import Unavailable
 
     deadline_s = time.monotonic() + DETACH_S
-    while not (said := (folder / LOG).read_text(encoding="utf-8", errors="replace")).count("\n  kedge down"):
+    while not (shown := (folder / LOG).read_text(encoding="utf-8", errors="replace")).count("\n  kedge down"):
         if started.poll() is not None:
-            raise Unavailable(said.strip().removeprefix("Error: ") or f"kedge up ended: see {folder / LOG}")
+            raise Unavailable(shown.strip().removeprefix("Error: ") or f"kedge up ended: see {folder / LOG}")
         if time.monotonic() > deadline_s:
             started.terminate()
             raise Unavailable(f"kedge up did not serve in {DETACH_S:.0f} s: see {folder / LOG}")
         time.sleep(0.05)
-    return said.rstrip()
+    return shown.rstrip()
 
 
 def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:

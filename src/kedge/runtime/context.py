@@ -178,7 +178,7 @@ class Context:
     def has_seen(self, kind: Kind, revision: Revision) -> bool | None:
         """Whether the cache of `kind` holds everything up to `revision`, which may be that of another kind's object.
 
-        Two caches are not at one revision: an object that one of them refers to may not be in the other yet. None where
+        Two caches are not at one revision: an object that one cache refers to may not be in the other yet. None where
         each kind has a history of its own, so that revisions cannot be compared: then read with `fresh`.
         """
         return self.measured(f"{kind.key_kind} up to {revision}", lambda: self._seen(kind, revision))

@@ -41,7 +41,7 @@ def test_the_state_folder_is_that_of_the_kubeconfig_in_use(tmp_path: Path, monke
     assert state_in_use(None) == tmp_path / "kedge", "a kubeconfig of another cluster has no records beside it"
 
 
-def test_without_a_cluster_it_says_how_to_get_one(tmp_path: Path) -> None:
+def test_without_a_cluster_it_names_the_command_that_starts_one(tmp_path: Path) -> None:
     done = CliRunner().invoke(why, ["web", "--state", str(tmp_path)])
     assert done.exit_code == 1
     assert "start one with `kedge up`, or give --state" in done.output

@@ -140,7 +140,7 @@ async def test_pages_count_the_rest_and_continue_from_a_compacted_past() -> None
 
 
 @on_loop
-async def test_a_watch_begins_where_its_version_says() -> None:
+async def test_a_watch_begins_at_the_version_that_it_names() -> None:
     async with plane() as api:
         first = await api.make("a")
         await api.make("b")

@@ -1,4 +1,4 @@
-"""The debug view of a workload: what it says of the blocker and of the autoscaler."""
+"""The debug view of a workload: what it shows of the blocker and of the autoscaler."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ async def check_claims_are_refused_with_a_reason(subject: ClientSubject) -> None
     await client.patch(kept.key, ready, subresource="status")
     eviction = subject.transport.send(Evict(kept.key))  # the client would wait and try again
     waits = await raises(TooManyRequests, eviction, "an eviction beyond its budget")
-    expect(waits.retry_after_s > 0, "an eviction beyond its budget says how long to wait")
+    expect(waits.retry_after_s > 0, "a refused eviction has the time to wait")
 
 
 async def check_lists_come_in_pages(subject: ClientSubject) -> None:

@@ -80,7 +80,7 @@ class GarbageCollector:
         except (BadRequest, NotFound):
             return OwnerState.UNKNOWN
         if kind.namespaced and not found.key.namespace:
-            return OwnerState.UNKNOWN  # it does not say in which namespace
+            return OwnerState.UNKNOWN  # it names no namespace
         key = Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
         owner = ctx.get(key) if kind in self._followed else None
         if owner is None or owner.uid != ref.uid or _waits(owner, ref):

@@ -38,7 +38,7 @@ READ = (POD, REPLICA_SET, NODE, LEASE, DEPLOYMENT, POLICY)
 
 
 class RolloutReconciler:
-    """Reconciles one Rollout. Of its process it reads only cache and lease ages, through `measured`."""
+    """Reconciles one Rollout. It reads only cache and lease ages of its process, through `measured`."""
 
     def __init__(self, env: Env, cache_facts: Callable[[], list[list[Any]]] | None = None) -> None:
         self._cache_facts = cache_facts or list

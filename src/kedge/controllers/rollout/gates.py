@@ -134,7 +134,7 @@ def _samples(rules: RolloutGates, facts: GateFacts) -> GateStatus:
 
 
 def _health(rules: RolloutGates, facts: GateFacts) -> GateStatus:
-    # Of all pods that exist or should exist: a pod with an error, or without a sample, is not good.
+    # A share of all pods that exist or should exist: a pod with an error, or without a sample, is not good.
     whole = max(facts.expected, len(facts.samples))
     good = sum(each is SampleOutcome.GOOD for each in facts.samples)
     if not whole:

@@ -61,7 +61,7 @@ class TimelineEntry:
     controller: str = ""
     """The controller or scheduler behind it; empty for the outside world and for writers that keep no records."""
     actor: str = ""
-    """The controller, or the node whose agent wrote it, or `user`; empty if a record does not say."""
+    """The controller, or the node whose agent wrote it, or `user`; empty if no record names it."""
     decision: str = ""
     revision: Revision = NO_REVISION
     more: str = ""

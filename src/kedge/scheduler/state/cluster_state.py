@@ -69,7 +69,7 @@ class ClusterState:
             lambda: len(self.assumed)
         )
         for series in self.snapshot.statistics():
-            env.metrics.gauge(series, "Of the scheduler's snapshot").set_function(
+            env.metrics.gauge(series, "A count of the scheduler's snapshot").set_function(
                 lambda series=series: self.snapshot.statistics()[series]  # type: ignore[misc]
             )
 

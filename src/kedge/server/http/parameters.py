@@ -31,7 +31,7 @@ FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
 
 @lru_cache(maxsize=1024)
 def parse_query(query: bytes) -> Query:
-    """Parameters by name; of a name that stands twice the first counts. The result is shared: it is read-only.
+    """Parameters by name; the first counts if a name stands twice. The result is shared: it is read-only.
 
     Raises:
         BadRequest: it is not UTF-8, or has too many parameters.

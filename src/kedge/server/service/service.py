@@ -49,6 +49,7 @@ from kedge.server.service import (
 )
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.core import Core
+from kedge.server.service.fast import memory_get
 from kedge.store import Store
 from kedge.store.backup import Exporter, StoreExport
 
@@ -106,8 +107,8 @@ class Service(Verbs):
         return HANDLERS[type(request)](self._core, request)
 
     def get_nowait(self, request: Get) -> Object | None:
-        """As `send`, without suspending; None if this read must be awaited."""
-        return reads.get_nowait(self._core, request)
+        """As `send`, without suspending; None if this read must be awaited: call `send`."""
+        return memory_get.get_nowait(self._core, request)
 
     def list_stored(self, request: List) -> Coroutine[Any, Any, reads.StoredList]:
         """As `send` of a list without selectors, with the stored versions: for transports that splice their bytes."""

@@ -99,9 +99,9 @@ class Expectation:
     within_s: float | None
     """None: it must hold at every commit."""
     begins: Begin
-    """Of an expectation that must hold at every commit: from when on."""
+    """From when on an expectation must hold at every commit."""
     until: Predicate | None
-    """Of such an expectation: it ends with the first commit at which this holds."""
+    """The expectation ends with the first commit at which this holds."""
     hunted: bool
     """Whether a hunt judges it, whose faults the file does not know."""
     line: int

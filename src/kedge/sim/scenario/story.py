@@ -199,7 +199,7 @@ def _without_repeats(lines: Iterable[TimelineEntry]) -> Iterator[TimelineEntry]:
 def _without_many_pods(lines: Iterable[TimelineEntry], named: Collection[str]) -> Iterator[TimelineEntry]:
     """Between two lines of another kind, one line for the same change of several pods of one owner.
 
-    A pod that the file names keeps its own lines. Of the changes of a quota that pays for pods, the last one is shown.
+    A pod that the file names keeps its own lines. Only the last change of a quota that pays for pods is shown.
     """
     for of_pods, run in groupby(lines, key=_is_about_pods):
         if not of_pods:

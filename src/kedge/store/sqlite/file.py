@@ -141,7 +141,7 @@ def close_file(db: sqlite3.Connection) -> None:
 
 _held: Final[dict[int, tuple[int, int]]] = {}
 """Files this process has open, by connection. A process loses its locks on a file when it closes *any* descriptor of
-it, so reading one of these, as `_check_header` does, would let another process open it."""
+it, so reading such a file, as `_check_header` does, would let another process open it."""
 
 
 def _identity(path: Path) -> tuple[int, int]:

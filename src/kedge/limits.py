@@ -170,6 +170,19 @@ class Limits:
         "passes over the mutating policies while they still change each other's output",
         metric="kedge_service_admission_rounds",
     )
+    admission_repeat_s: float = bound(
+        10.0,
+        "equal refusals of admission within it are one record: a controller tries again and again",
+        metric="kedge_service_admission_refusals",
+    )
+    admission_refusals_max: int = bound(
+        1_000, "refusals whose repeats are counted, the most recent ones", metric="kedge_service_admission_refusals"
+    )
+    origin_versions_max: int = bound(
+        50,
+        "versions that one lookup of the write behind a condition reads: each read of the past scans recent history",
+        metric="kedge_service_origin_versions_total",
+    )
     generated_name_attempts_max: int = bound(
         8, "names drawn for one generateName before giving up", metric="kedge_service_generated_names"
     )
@@ -425,6 +438,11 @@ class Limits:
         16 << 20,
         "one segment: small enough to delete at once, large enough to write a version once for many records",
         metric="kedge_decisions_log_segment_bytes",
+    )
+    decision_log_inputs_bytes_max: int = bound(
+        8 << 20,
+        "cache contents in one segment, so that its scheduling attempts can be run again; past it they are left out",
+        metric="kedge_decisions_log_inputs_bytes",
     )
     decision_log_record_bytes_max: int = bound(
         2 << 20,

@@ -20,7 +20,7 @@ from tests.kit.scenarios import masked
 
 from kedge.api.wellknown import POD_KIND
 from kedge.cli import main
-from kedge.cli.kept_decisions import NO_LOGS, recheck_decisions
+from kedge.cli.kept_decisions import NO_LOGS, REPORTS, recheck_decisions
 from kedge.kept import Section, parse_section, write_kept
 from kedge.keys import Key
 from kedge.observe.readers.recording import Recording
@@ -110,7 +110,9 @@ def test_every_decision_of_the_run_is_run_again_and_agrees() -> None:
     recording = incident().recording
     report = asyncio.run(recheck_decisions(recording.decisions, recording))
     assert report.differences == ()
-    assert report.agreed == len(recording.decisions)
+    decided = [each for each in recording.decisions if not each.part_of]
+    assert report.agreed == len(decided)
+    assert report.skipped == {REPORTS: len(recording.decisions) - len(decided)}
 
 
 def test_a_recheck_of_an_answer_states_how_many_agree(kept: Path) -> None:
@@ -161,8 +163,9 @@ def test_without_received_logs_controllers_are_rechecked_from_their_records_and_
     report = asyncio.run(recheck_decisions(recording.decisions, bare))
     attempts = sum(each.scheduling is not None for each in recording.decisions)
     assert report.differences == ()
-    assert report.skipped == {NO_LOGS: attempts}
-    assert report.agreed == len(recording.decisions) - attempts > 0
+    reports = sum(bool(each.part_of) for each in recording.decisions)
+    assert report.skipped == {NO_LOGS: attempts, REPORTS: reports}
+    assert report.agreed == len(recording.decisions) - attempts - reports > 0
 
 
 # -- changed inputs ----------------------------------------------------------------------------------
@@ -200,7 +203,9 @@ def test_the_timeline_of_a_generation_has_its_people_its_fault_and_the_late_quot
     assert done.exit_code == 0, done.output
     assert re.search(r" +\d+  \* user +Deployment risk-api changed: 8 replicas .*generation 42$", done.output, re.M)
     assert re.search(r"  ! faults +the watch of ZoneQuota.kedge.dev to default-scheduler is 30s late", done.output)
-    assert re.search(r"because of ZoneQuota risk, written at rv \d+, seen 14\.\d s later", done.output)
+    assert re.search(
+        r"because of ZoneQuota risk by agent-node-c12, written at rv \d+, seen 14\.\d s later", done.output
+    )
     assert "no node for Pod/risk/" in done.output
     assert re.search(r"^window: generation 42 from ", done.output, re.M)
     document = json.loads(kedge(*words, "-o", "json").output)

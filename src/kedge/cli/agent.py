@@ -14,7 +14,7 @@ from kedge.cli.component import SERVER_OPTION, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
 from kedge.cli.listen_address import listen_address, parse_listen
-from kedge.cli.state_folder import AGENT_LOCK, command_errors, folder_lock
+from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.contract import Transport
 from kedge.client.http import read_kubeconfig, with_servers
 from kedge.env import Env
@@ -55,6 +55,8 @@ def agent(
         from kedge.agent.process.services import ServiceProxies
         from kedge.cli.local import authorities_of, boot_id, leave_node, machine_of, start_endpoint
         from kedge.client.contract import Client
+        from kedge.observe.recording.log import DecisionLog
+        from kedge.observe.recording.recorder import Recorder
 
         client = Client(transport, env, component=f"agent-{name}")
         services = ServiceProxies(client, env, state, boot_id=boot_id())
@@ -66,7 +68,10 @@ def agent(
         access = ApiAccess(server.host, server.port, authorities) if authorities else None
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
-        running = env.spawn(Agent(client, env, driver, machine, access).run(), name="agent")
+        log = DecisionLog(state / DECISIONS, env)
+        recorder = Recorder(env, log=log)
+        running = env.spawn(Agent(client, env, driver, machine, access, recorder).run(), name="agent")
+        logging = env.spawn(log.run(), name="decision log")
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -74,7 +79,9 @@ def agent(
         proxying.cancel()
         with suppress(asyncio.CancelledError):
             await running
-        await asyncio.gather(proxying, return_exceptions=True)
+        logging.cancel()
+        await asyncio.gather(proxying, logging, return_exceptions=True)
+        log.close()
         await endpoint.stop()
         await leave_node(state, driver)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,14 +27,20 @@ from kedge.cli.server import KUBECONFIG
 from kedge.cli.state_folder import DECISIONS
 from kedge.client.contract import Client
 from kedge.client.http import HttpTransport, read_kubeconfig
+from kedge.client.http.rest import RestClient
+from kedge.client.http.wire import object_path
 from kedge.env import system_env
-from kedge.errors import NotFound, Terminal, Unavailable
-from kedge.keys import Key
+from kedge.errors import Compacted, NotFound, Terminal, Unavailable
+from kedge.keys import Key, Origin
 from kedge.observe.readers.recording import Recording
-from kedge.observe.readers.why import ClusterEvidence, writes_of
+from kedge.observe.readers.why import ClusterEvidence, ConditionWrite, write_in_decisions, writes_of
+from kedge.observe.readers.why.condition_writes import ConditionLookup
 from kedge.observe.recording.segments import log_folders, read_log
+from kedge.observe.records import Decision
 from kedge.scheduler.state.cache_follower import FOLLOWED
 
+LOOKUPS_MAX: Final = 100
+"""Conditions whose write an answer asks the server for at the most."""
 OBJECTS_MAX: Final = 5_000
 """Objects of one kind that an answer reads at the most."""
 _OF_NAMESPACE: Final = (POD_KIND, REPLICA_SET_KIND, DEPLOYMENT_KIND, JOB_KIND, AUTOSCALER_KIND)
@@ -46,10 +53,36 @@ class LiveCluster:
 
     client: Client
     state: Path
+    rest: RestClient
 
     async def evidence(self, namespace: str, kinds: Iterable[Kind] = ()) -> ClusterEvidence:
         """The objects of a namespace and of the cluster that explain a pod or a workload, and every kept decision."""
         return await evidence_from(self.client, logged_records(self.state), namespace, kinds)
+
+    async def condition_writes(
+        self, asked: Iterable[tuple[Key, str]], decisions: Sequence[Decision]
+    ) -> ConditionLookup:
+        """The writes behind conditions: from the server's history, else from kept decisions, whose answer may be late.
+
+        At most `LOOKUPS_MAX` are asked for.
+        """
+        wanted = list(dict.fromkeys(asked))[:LOOKUPS_MAX]
+        answers = await asyncio.gather(*(self._condition_write(key, name) for key, name in wanted))
+        known = {place: write for place, write in zip(wanted, answers, strict=True) if write is not None}
+
+        def lookup(found: Object, name: str) -> ConditionWrite | None:
+            return known.get((found.key, name)) or write_in_decisions(found, name, decisions)
+
+        return lookup
+
+    async def _condition_write(self, key: Key, condition: str) -> ConditionWrite | None:
+        path = f"/kedge/origins{object_path(self.client.kinds, key)}"
+        try:
+            found = await self.rest.call("GET", path, query={"condition": condition})
+        except (NotFound, Compacted):
+            return None  # it has changed since, or its write is no longer in the history of the server
+        origin = Origin(found["operation"], found["decision"], found["caller"], tuple(found["groups"]))
+        return ConditionWrite(found["revision"], origin)
 
     async def scheduled_objects(self) -> dict[str, dict[Key, Object]]:
         """Everything that a scheduler decides on, by kind, as it is now.
@@ -83,14 +116,19 @@ async def evidence_from(
     return ClusterEvidence(objects, logged.decisions, datetime.now(UTC), writes, tuple(lacks), logged.coverages)
 
 
+def decision_folders(state: Path) -> list[Path]:
+    """The folders of decision logs: of the state folder itself, and of agents whose own are below `nodes`."""
+    return [each for each in (state / DECISIONS, *sorted(state.glob(f"nodes/*/{DECISIONS}"))) if each.is_dir()]
+
+
 def logged_records(state: Path) -> Recording:
     """The records in the logs below a state folder, decisions in the order in which they began.
 
     A part that cannot be read is a sentence in `undecoded`.
     """
     found = Recording()
-    if (state / DECISIONS).is_dir():
-        for folder in log_folders(state / DECISIONS):
+    for parent in decision_folders(state):
+        for folder in log_folders(parent):
             for record in read_log(folder, report=lambda each: found.undecoded.append(str(each))):
                 found.add(record)
     found.decisions.sort(key=lambda each: each.began)
@@ -109,12 +147,13 @@ async def live_cluster(state: Path) -> AsyncIterator[LiveCluster]:
     if not kubeconfig.is_file():
         raise NotFound(f"no cluster has run in {state}: start one with `kedge up`, or give --state")
     address = read_kubeconfig(kubeconfig)
-    transport = HttpTransport(address)
+    transport, rest = HttpTransport(address), RestClient(address, on_warning=lambda _: None)
     try:
-        yield LiveCluster(Client(transport, system_env(), component="kedge"), state)
+        yield LiveCluster(Client(transport, system_env(), component="kedge"), state, rest)
     except Unavailable as error:
         raise Unavailable(
             f"the cluster of {state} does not answer ({error}): start it with `kedge up --state {state}`"
         ) from error
     finally:
+        await rest.close()
         await transport.close()

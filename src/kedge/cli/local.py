@@ -34,13 +34,18 @@ from kedge.client.direct import DirectTransport
 from kedge.client.http import ServerAddress
 from kedge.env import Env, system_env
 from kedge.errors import KedgeError, Unavailable
+from kedge.keys import NODE_USER_PREFIX
 from kedge.observe.recording.recorder import Recorder
+from kedge.server.http.access import AGENTS
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
 _log = logging.getLogger("kedge.cli")
 _WINDOW_S = 3600.0
 ZONES = ("zone-a", "zone-b", "zone-c")
+UP_USER, PLANE_USER = "system:kedge-up", "system:kedge-control-plane"
+"""The callers beside versions that `kedge up` and its control plane write."""
+PLANE_GROUPS = ("kedge:controllers", "kedge:schedulers")
 
 
 @dataclass(slots=True)
@@ -85,8 +90,7 @@ async def local_cluster(
     identity = ensure_identity(state, host, env)
     store = await StoreChoice().open(state, env)
     service = Service(store, env, token_keys=identity.token_keys)
-    transport = DirectTransport(service)
-    client = Client(transport, env, component="up")
+    client = Client(DirectTransport(service, caller=UP_USER), env, component="up")
     server = ApiServer(service, env, agents_tls=identity.agents_tls)
     tasks: list[asyncio.Task[Any]] = []
     drivers: dict[str, ProcessDriver] = {}
@@ -97,7 +101,9 @@ async def local_cluster(
     try:
         await ensure_namespaces(client)
         bound = await start_https(server, identity, host, port)
-        plane = ControlPlane(faults.add(FaultLink(CONTROL_PLANE, transport)), env, decisions=state / DECISIONS)
+        inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS)
+        plane = ControlPlane(faults.add(FaultLink(CONTROL_PLANE, inner)), env, decisions=state / DECISIONS)
+        service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
@@ -108,7 +114,8 @@ async def local_cluster(
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
             locks.enter_context(folder_lock(node_folder(state, name) / AGENT_LOCK, "kedge agent"))
             folder = node_folder(state, name)
-            agent_client = Client(faults.add(FaultLink(name, transport)), env, component=f"agent-{name}")
+            inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(AGENTS,))
+            agent_client = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
             services = ServiceProxies(agent_client, env, folder, boot_id=boot_id())
             driver = drivers[name] = ProcessDriver(folder, environment=os.environ, limits=env.limits, services=services)
             endpoint = AgentEndpoint(driver, env)
@@ -116,7 +123,8 @@ async def local_cluster(
             address = await start_endpoint(endpoint, "127.0.0.1", 0, authority)
             machine = machine_of(name, zone, address, await driver.conditions())
             tasks.append(env.spawn(services.run(), name=f"services of {name}"))
-            tasks.append(env.spawn(Agent(agent_client, env, driver, machine, access).run(), name=f"agent {name}"))
+            agent = Agent(agent_client, env, driver, machine, access, plane.recorder)
+            tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
         await faults.start()
         cluster = LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)
         yield cluster

@@ -21,7 +21,7 @@ from kedge.api.wellknown import API_SERVERS_GROUP
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
 from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
-from kedge.cli.state_folder import command_errors
+from kedge.cli.state_folder import DECISIONS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
 from kedge.client.contract import Client
@@ -30,6 +30,8 @@ from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import tune_collector
 from kedge.limits import Limits
+from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.access import MASTERS
 from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificates import ADMIN, Authority
@@ -40,6 +42,8 @@ from kedge.server.service import Service
 KUBECONFIG = "admin.kubeconfig"
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 """Hosts that mean every address of the machine."""
+SERVER_USER = "system:kedge-server"
+"""The caller beside versions that the server itself writes."""
 AGENT_CLIENT = "agent-client.pem"
 """The certificate by which agents recognise the API server."""
 
@@ -86,7 +90,10 @@ async def _run(
     try:
         identity = ensure_identity(state, host, env, advertised)
         service = Service(store, env, token_keys=identity.token_keys)
-        await ensure_namespaces(Client(DirectTransport(service), env, component="server"))
+        await ensure_namespaces(Client(DirectTransport(service, caller=SERVER_USER), env, component="server"))
+        log = DecisionLog(state / DECISIONS / "server", env)
+        service.record_to(Recorder(env, log=log))
+        logging = env.spawn(log.run(), name="decision log")
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         running = ApiServer(service, env, agents_tls=identity.agents_tls)
         bound = await start_https(running, identity, host, port, advertised)
@@ -95,6 +102,9 @@ async def _run(
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
+        logging.cancel()
+        await asyncio.gather(logging, return_exceptions=True)
+        log.close()
         if upkeep.done() and not stop.is_set():
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kedge.cli.resources.durations import DURATION
-from kedge.cli.state_folder import DECISIONS, command_errors
+from kedge.cli.state_folder import command_errors
 from kedge.cli.up import state_in_use
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def _from_file(
 def _from_log(
     folder: Path, name: str, namespace: str, generation: int | None, since: float | None
 ) -> ObjectTimeline | None:
-    from kedge.cli.live import logged_records
+    from kedge.cli.live import decision_folders, logged_records
     from kedge.errors import NotFound
 
-    if not (folder / DECISIONS).is_dir():
+    if not decision_folders(folder):
         raise NotFound(f"no cluster has run in {folder}: start one with `kedge up`, or give --state")
     begin = datetime.now(UTC) - timedelta(seconds=since) if since is not None else None
     return timeline_of(name, namespace, logged_records(folder), generation=generation, since=begin)

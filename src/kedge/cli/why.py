@@ -95,11 +95,19 @@ async def _answer_from_file(path: Path, question: Question, revision: int | None
 
 
 async def _answer_live(question: Question, state: Path) -> Answer:
+    from dataclasses import replace
+
     from kedge.cli.live import live_cluster, logged_records
+    from kedge.observe.readers.why import asking
 
     async with live_cluster(state) as cluster:
         kinds = kinds_of(question.name)
         evidence = await cluster.evidence(question.namespace, kinds)
+        asked: list[tuple[Key, str]] = []
+        first = replace(evidence, condition_write=asking(asked))
+        answer_about(question.name, question.namespace, first, generation=question.generation)
+        lookup = await cluster.condition_writes(asked, evidence.decisions)
+        evidence = replace(evidence, condition_write=lookup)
         now = await cluster.scheduled_objects() if question.changes else None
         return await _answered(question, evidence, logged_records(state), now)
 

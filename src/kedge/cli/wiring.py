@@ -23,6 +23,7 @@ from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
+from kedge.runtime.cache.kept_inputs import KeptInputs
 from kedge.runtime.lease import SharedElection
 from kedge.scheduler import DEFAULT_NAME, Scheduler
 
@@ -61,6 +62,9 @@ class ControlPlane:
         self.schedulers = [
             Scheduler(self.client, env, name=name, caches=self.caches, recorder=self.recorder) for name in schedulers
         ]
+        deciders = [each.process for each in self.schedulers]
+        inputs = KeptInputs(env, process=component, deciders=deciders, caches=lambda: self.caches)
+        self.log.keep_inputs(inputs.pieces)
 
     async def run(self) -> None:
         """Work until `stop`. If it is cancelled, everything stops at once. A component that raises ends the process."""

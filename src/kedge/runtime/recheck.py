@@ -23,6 +23,7 @@ from kedge.env import Env
 from kedge.errors import Compacted, InvariantBroken, KedgeError, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
 from kedge.observe.records import (
+    AdmissionAct,
     Budget,
     CacheRead,
     Call,
@@ -31,6 +32,7 @@ from kedge.observe.records import (
     DecisionStep,
     Measured,
     NotStarted,
+    PodAct,
     encode_intent,
 )
 from kedge.runtime.action import Action, Next, check_action
@@ -355,6 +357,8 @@ def _describe(step: DecisionStep | None) -> str:
             return step.what
         case NotStarted():
             return "nothing, because it never began"
+        case PodAct() | AdmissionAct():
+            return str(step)
 
 
 _NOT_HERE: Any = None

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kit.records import BEGAN, WEB, call, decision, pod
+from tests.kit.records import BEGAN, WEB, call, decision, made, pod
 
-from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.keys import Key, Origin
 from kedge.observe.readers.recording import Recording
@@ -47,14 +46,6 @@ from kedge.placement.reasons import BLOCKER_LABELS, Reason
 
 POD = Key("Pod", "default", "web-0")
 QUOTA = Key("ZoneQuota.kedge.dev", "default", "risk")
-
-
-def made(kind: str, name: str, revision: int, decided: str = "", **parts: Any) -> Object:
-    found = KINDS.of_key_kind(kind)
-    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **parts.pop("metadata", {})}
-    body = {"apiVersion": found.api_version, "kind": found.kind, "metadata": metadata, **parts}
-    key = Key(kind, "default", name)
-    return Object(found, key, msgspec.json.encode(body), revision=revision, created=1, origin=Origin("op", decided))
 
 
 def pod_of(name: str = "web-0", *, node: str = "", ready: bool = False, owner: str = "", **status: Any) -> Object:

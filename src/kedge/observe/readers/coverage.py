@@ -10,7 +10,8 @@ from kedge.observe.records import CoverageRecord, Decision
 
 
 def coverage_text(decisions: Sequence[Decision], coverages: Sequence[CoverageRecord]) -> str:
-    """One sentence for the kept decisions, and one for those that were counted and not kept."""
+    """One sentence for the kept decisions, and one for those that were counted and not kept. Reports are neither."""
+    decisions = [each for each in decisions if not each.part_of]
     if not decisions:
         return f"no decision was kept; {_not_kept(coverages)}"
     began = [each.began for each in decisions]

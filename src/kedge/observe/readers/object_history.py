@@ -36,7 +36,13 @@ def history_of(keys: Iterable[Key], decisions: Iterable[Decision]) -> Recording:
         *(CommitRecord(revision, at, (), (key,)) for (key, revision), at in removed.items() if key in wanted),
     ]
     commits.sort(key=lambda each: (each.revision, bool(each.deleted)))
-    return Recording(commits=commits, decisions=[each for each in everything if each.key in wanted])
+    uids = {found.uid for (key, _), (_, found) in seen.items() if key in wanted}
+    return Recording(commits=commits, decisions=[each for each in everything if is_about(each, wanted, uids)])
+
+
+def is_about(decision: Decision, keys: set[Key], uids: set[str]) -> bool:
+    """Whether a decision is about one of the objects, or refused an object that one of them would have owned."""
+    return decision.key in keys or (decision.admission is not None and decision.admission.owner_uid in uids)
 
 
 def _versions(decision: Decision) -> Iterator[tuple[datetime, Object]]:

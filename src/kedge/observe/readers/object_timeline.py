@@ -18,7 +18,7 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import KEDGE_API_VERSION, NODE_KIND, POD_KIND
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.observe.readers.coverage import coverage_lines_of
-from kedge.observe.readers.object_history import with_dependents
+from kedge.observe.readers.object_history import is_about, with_dependents
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.timeline import COMMITTED, REFUSED, UNSCHEDULABLE, TimelineEntry, timeline
 from kedge.observe.readers.why.evidence import RecordedWrite, recorded_writes
@@ -188,7 +188,8 @@ def about_object(key: Key, recording: Recording) -> Recording:
         StoreState(each.revision, each.at, tuple(found for found in each.objects if found.key in wanted))
         for each in recording.states
     ]
-    decisions = [each for each in recording.decisions if each.key in wanted]
+    uids = {each.uid for each in versions if each.key in wanted}
+    decisions = [each for each in recording.decisions if is_about(each, wanted, uids)]
     outside = [
         each for each in recording.outside if each.kind not in _VERDICTS and not each.text.startswith(_NO_ACTIONS)
     ]

@@ -23,12 +23,22 @@ from kedge.api.wellknown import (
     REPLICA_SET_KIND,
     RESERVATION_KIND,
 )
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.keys import NO_REVISION, NODE_USER_PREFIX, Key, Revision
 from kedge.observe.readers.object_changes import QUOTA_KINDS, describe_change
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CacheMark, Call, CommitRecord, Decision, ReceivedPart, SchedulingAttempt, StoreState
+from kedge.observe.records import (
+    AdmissionAct,
+    CacheMark,
+    Call,
+    CommitRecord,
+    Decision,
+    PodAct,
+    ReceivedPart,
+    SchedulingAttempt,
+    StoreState,
+)
 
-COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED = (
+COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED, ACTED = (
     "committed",
     "refused",
     "failed",
@@ -37,9 +47,10 @@ COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED = (
     "unknown",
     "read",
     "received",
+    "acted",
 )
 """Kinds of lines that come from records. A line of an outside event has the kind of the event."""
-_FOLDED = frozenset({REFUSED, FAILED, UNSCHEDULABLE})
+_FOLDED = frozenset({REFUSED, FAILED, UNSCHEDULABLE, ACTED})
 _NOT_SHOWN = frozenset({FENCE_KIND, OPERATION_KIND})
 _FAILURES = {"Refused": REFUSED, "Conflict": REFUSED, "Unavailable": FAILED, "OutcomeUnknown": UNKNOWN}
 _READS = frozenset({"read", "absent"})
@@ -155,7 +166,8 @@ def _lines(
     decision: str,
     cause: tuple[Key, Object | None, Object | None] | None = None,
 ) -> Iterator[TimelineEntry]:
-    controller, caller = controller_of(decision), "" if new is None else new.origin.caller
+    controller = controller_of(decision)
+    caller = "" if new is None else new.origin.caller.removeprefix(NODE_USER_PREFIX)
     inputs = _inputs(made[decision]) if decision in made else ()
     for change in describe_change(key, old, new):
         yield TimelineEntry(
@@ -211,6 +223,12 @@ def _inputs(decision: Decision) -> tuple[CacheMark, ...]:
 def _decided(decisions: Iterable[Decision]) -> Iterator[TimelineEntry]:
     for decision in decisions:
         yield from _attempted(decision)
+        for step in decision.steps:
+            if isinstance(step, PodAct):
+                yield _by(decision, decision.began, ACTED, f"{step} of {decision.key}")
+            elif isinstance(step, AdmissionAct):
+                refused_or_done = REFUSED if decision.error else ACTED
+                yield _by(decision, decision.began, refused_or_done, f"{step} ({decision.key})")
         unknown = False
         for call in decision.calls:
             if kind := _FAILURES.get(call.outcome):

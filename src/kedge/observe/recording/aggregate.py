@@ -7,11 +7,11 @@ levels deep: enough to see two controllers at one field, and bounded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kedge.observe.records import CacheRead, Call
+from kedge.observe.records import SNAPSHOT, CacheMark, CacheRead, Call
 
 OTHER: Final = "other"
 """In every column of the row that counts the rest, once all rows are in use."""
@@ -52,6 +52,15 @@ class ControllerCounts:
         """By cache and verb."""
         self.calls: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
         """By verb and kind, then by the two parts of the field. The second is empty for a field of one part."""
+
+    def count_snapshot(self, marks: Iterable[CacheMark]) -> None:
+        """Count the reads of a scheduling attempt: one of every cache that it follows."""
+        reads = self.reads
+        for mark in marks:
+            try:
+                reads[mark.cache][SNAPSHOT] += 1
+            except KeyError:
+                self.count_new_read(CacheRead(mark.cache, SNAPSHOT, (), mark.place, mark.revision, mark.age_s, 0))
 
     def count_new_read(self, read: CacheRead) -> None:
         """Count a read that is not in `reads` yet."""

@@ -10,10 +10,11 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +22,14 @@ from kedge.env import Env
 from kedge.errors import Terminal, check
 from kedge.kept import HEADER, encode_end
 from kedge.observe.recording.segments import segment_path, segments
-from kedge.observe.records import CoverageRecord, Decision, RecordEncoder, without_objects
+from kedge.observe.records import (
+    CoverageRecord,
+    Decision,
+    OutsideEvent,
+    ReceivedPart,
+    RecordEncoder,
+    without_objects,
+)
 
 _log = logging.getLogger("kedge.observe")
 
@@ -45,6 +53,12 @@ class LogStatistics:
     """Oldest segments removed to keep the log within its bound."""
     errors: int
     last_error: str
+
+
+class InputPieces(Protocol):
+    """Returns the pieces of received logs that a batch of records needs; `fresh`: in a segment that has none yet."""
+
+    def __call__(self, decisions: Sequence[Decision], *, fresh: bool) -> Iterable[ReceivedPart | OutsideEvent]: ...
 
 
 class DecisionLog:
@@ -76,6 +90,9 @@ class DecisionLog:
         """Sections written to that segment: a complete segment ends with their number."""
         self._encoder = RecordEncoder()
         self._sources: list[Callable[[], None]] = []
+        self._inputs: InputPieces | None = None
+        self._begun: RecordEncoder | None = None
+        """The encoder of the segment that has inputs already: each segment has its own."""
         self._coverage: Callable[[], CoverageRecord] | None = None
         self._covered = 0
         """The number of decisions that the last record of the coverage had seen."""
@@ -102,6 +119,10 @@ class DecisionLog:
         """With records, and at the end, write how many decisions there were: a reader states what it lacks."""
         self._coverage = coverage
 
+    def keep_inputs(self, pieces: InputPieces) -> None:
+        """Write with the records what they were decided on: `pieces` returns it for a batch of them."""
+        self._inputs = pieces
+
     def append(self, decision: Decision) -> None:
         """Add a record to the next batch. Raises neither for the content of the record nor for the disk.
 
@@ -119,8 +140,23 @@ class DecisionLog:
 
     def _encode_all(self) -> None:
         waiting, self._unencoded = self._unencoded, []
-        for decision in waiting:
+        encoder: RecordEncoder | None = None
+        for number, decision in enumerate(waiting):
+            if self._encoder is not encoder:  # at first, and after a record that ended its segment
+                encoder = self._encoder
+                self._encode_inputs(waiting[number:] if number else waiting)
             self._encode(decision)
+
+    def _encode_inputs(self, decisions: Sequence[Decision]) -> None:
+        """Add what these records were decided on, as far as a source has it."""
+        if self._inputs is None:
+            return
+        encoder, fresh = self._encoder, self._encoder is not self._begun
+        self._begun = encoder
+        for piece in self._inputs(decisions, fresh=fresh):
+            made = encoder.outside(piece) if isinstance(piece, OutsideEvent) else encoder.received(piece)
+            self._pending += made
+            self._pending_bytes += sum(map(len, made))
 
     def _encode(self, decision: Decision) -> None:
         limits = self._env.limits

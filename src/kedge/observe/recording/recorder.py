@@ -122,7 +122,7 @@ class Recorder:
         """
         if not self.records:
             return
-        self._seen += 1
+        self._seen += not decision.part_of  # a report decides nothing
         self._ended.append(decision)
         self._pins.append(pin)
         # A window keeps what ends while it is open, so it must be looked at now.
@@ -233,7 +233,9 @@ class Recorder:
                 elif type(step) is Call:
                     table.count_call(step)
                     if step.revision and step.outcome in WROTE:
-                        self._index(step, decision.id)
+                        self._index(step, decision.part_of or decision.id)
+            if decision.scheduling is not None:
+                table.count_snapshot(decision.marks)
             if not decision.kept:
                 decision.kept = self._keeper.why_keep(decision)
             if decision.kept:
@@ -255,8 +257,9 @@ class Recorder:
         writers[revision] = (key, decision_id)
 
     def _keep(self, decision: Decision, releases: Sequence[Release]) -> None:
-        rule = decision.kept.partition(":")[0]
-        self._kept[rule if rule in self._kept else KeepReason.OTHER.value] += 1
+        if not decision.part_of:
+            rule = decision.kept.partition(":")[0]
+            self._kept[rule if rule in self._kept else KeepReason.OTHER.value] += 1
         self._held.append((decision, releases))
         self._by_id[decision.id] = decision
         if len(self._held) > self._env.limits.decisions_kept_max:

@@ -15,10 +15,16 @@ from typing import Final, NamedTuple
 from kedge.api.kinds import KINDS, Registry
 from kedge.errors import NotFound
 from kedge.kept import BadKeptFile, Gap, read_bytes
-from kedge.observe.records import BadRecord, CoverageRecord, Decision, RecordReader
+from kedge.observe.records import BadRecord, Decision, Record, RecordReader
 
 _log = logging.getLogger("kedge.observe")
 _NAME: Final = re.compile(r"decisions-(\d{10})\.log")
+
+
+_CUT_OFF: Final = (
+    "its process was killed: decisions that had not ended then have no record, but the versions that they wrote carry"
+    " their ids"
+)
 
 
 def segment_path(directory: Path, number: int) -> Path:
@@ -68,7 +74,7 @@ def read_decisions(
 
 def read_log(
     directory: Path, kinds: Registry = KINDS, *, report: Callable[[SkippedPart], None] | None = None
-) -> Iterator[Decision | CoverageRecord]:
+) -> Iterator[Record]:
     """Every record in the log of `directory`, oldest first. Parts that cannot be read go to `report`, or are logged.
 
     It may be read while it is written: an unfinished section is passed over, and old segments may be removed.
@@ -102,22 +108,22 @@ def _warn(skipped: SkippedPart) -> None:
     _log.log(logging.DEBUG if skipped.tail else logging.WARNING, "%s", skipped)
 
 
-def _read_segment(
-    data: bytes, path: Path, kinds: Registry, *, is_newest: bool
-) -> Iterator[Decision | CoverageRecord | SkippedPart]:
+def _read_segment(data: bytes, path: Path, kinds: Registry, *, is_newest: bool) -> Iterator[Record | SkippedPart]:
     reader = RecordReader(kinds)
     try:
         for each in read_bytes(data, path):
             if isinstance(each, Gap):
-                if each.bytes or (each.tail and not is_newest):
-                    yield SkippedPart(path, each.at, each.bytes, each.why, tail=is_newest and each.tail)
+                killed = each.tail and not is_newest  # a later segment exists, so no process writes to this one
+                if each.bytes or killed:
+                    why = f"{each.why}; {_CUT_OFF}" if killed else each.why
+                    yield SkippedPart(path, each.at, each.bytes, why, tail=is_newest and each.tail)
                 continue
             try:
                 found = reader.read(each)
             except BadRecord as error:
                 yield SkippedPart(path, each.at, len(each.body), str(error))
                 continue
-            if isinstance(found, Decision | CoverageRecord):
+            if found is not None:
                 yield found
     except BadKeptFile as error:
         yield SkippedPart(path, 0, len(data), str(error))

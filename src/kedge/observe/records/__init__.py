@@ -24,6 +24,9 @@ from kedge.observe.records.codec import (
     without_objects,
 )
 from kedge.observe.records.decision import (
+    SNAPSHOT,
+    AdmissionAct,
+    AdmittedWrite,
     Budget,
     CacheMark,
     CacheRead,
@@ -33,6 +36,8 @@ from kedge.observe.records.decision import (
     DecisionStep,
     Measured,
     NotStarted,
+    PodAct,
+    PodRun,
     encode_intent,
 )
 from kedge.observe.records.history import (
@@ -47,6 +52,9 @@ from kedge.observe.records.history import (
 
 __all__ = [
     "CODEC_VERSION",
+    "SNAPSHOT",
+    "AdmissionAct",
+    "AdmittedWrite",
     "AssumedBind",
     "AttemptChoice",
     "BadRecord",
@@ -66,6 +74,8 @@ __all__ = [
     "NodeAccount",
     "NotStarted",
     "OutsideEvent",
+    "PodAct",
+    "PodRun",
     "ReceivedChange",
     "ReceivedEntry",
     "ReceivedPart",

@@ -66,6 +66,20 @@ class Version(NamedTuple):
         return Object(kind, self.key, self.value, revision=self.revision, created=self.created, origin=self.origin)
 
 
+class _WirePart(NamedTuple):
+    """A `ReceivedPart` in bytes: its objects are the numbers of their versions."""
+
+    process: str
+    deciders: tuple[str, ...]
+    cache: str
+    place: int
+    revision: Revision
+    base: list[int]
+    entries: list[tuple[int, str, Revision, list[tuple[str, Key, int | None, Revision, bool]]]]
+    continues: bool = False
+    """Records of before do not have it."""
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
@@ -123,7 +137,9 @@ class RecordEncoder:
         return self._record(COMMIT, lambda: (commit.revision, commit.at, self._all(commit.written), commit.deleted))
 
     def received(self, part: ReceivedPart) -> list[bytes]:
-        return self._record(RECEIVED, lambda: (*part[:5], self._all(part.base), self._entries(part.entries)))
+        return self._record(
+            RECEIVED, lambda: _WirePart(*part[:5], self._all(part.base), self._entries(part.entries), part.continues)
+        )
 
     def outside(self, event: OutsideEvent) -> list[bytes]:
         return self._record(OUTSIDE, lambda: event)
@@ -203,12 +219,11 @@ class RecordEncoder:
 
 # -- reading ---------------------------------------------------------------------------------------
 
-_WireEntry: TypeAlias = tuple[int, str, Revision, list[tuple[str, Key, int | None, Revision, bool]]]
 _version: Final = msgspec.msgpack.Decoder(tuple[int, Key, Revision, Revision, Origin, bytes])
 _decision: Final = msgspec.msgpack.Decoder(Decision)
 _state: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int]])
 _commit: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int], tuple[Key, ...]])
-_received: Final = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], str, int, Revision, list[int], list[_WireEntry]])
+_received: Final = msgspec.msgpack.Decoder(_WirePart)
 _outside: Final = msgspec.msgpack.Decoder(OutsideEvent)
 _coverage: Final = msgspec.msgpack.Decoder(CoverageRecord)
 
@@ -266,7 +281,7 @@ class RecordReader:
         return CommitRecord(revision, at, self._all(numbers), deleted)
 
     def _read_received(self, body: bytes) -> ReceivedPart:
-        process, deciders, cache, place, revision, base, entries = _received.decode(body)
+        process, deciders, cache, place, revision, base, entries, continues = _received.decode(body)
         made = [
             ReceivedEntry(
                 at,
@@ -281,7 +296,7 @@ class RecordReader:
             )
             for at, source, reached, changes in entries
         ]
-        return ReceivedPart(process, deciders, cache, place, revision, self._all(base), tuple(made))
+        return ReceivedPart(process, deciders, cache, place, revision, self._all(base), tuple(made), continues)
 
     def _read_outside(self, body: bytes) -> OutsideEvent:
         return _outside.decode(body)

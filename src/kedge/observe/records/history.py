@@ -66,6 +66,8 @@ class ReceivedPart(NamedTuple):
     base: tuple[Object, ...]
     """The objects in the cache at `place`."""
     entries: tuple[ReceivedEntry, ...]
+    continues: bool = False
+    """It has no base: its entries follow those of the part before it of the same cache and process."""
 
 
 class CoverageRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -45,6 +45,11 @@ class Caller(NamedTuple):
     extra: tuple[tuple[str, str], ...] = ()
     """More about the user of a ServiceAccount's token."""
 
+    @property
+    def recorded_groups(self) -> tuple[str, ...]:
+        """The groups to store beside a version: every authenticated user is in one more."""
+        return tuple([each for each in self.groups if each != AUTHENTICATED])
+
 
 class Attributes(NamedTuple):
     """One request, as authorization sees it."""

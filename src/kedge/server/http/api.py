@@ -28,6 +28,7 @@ from kedge.server.http.discovery import Discovery
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.negotiation import wants_aggregated_discovery
 from kedge.server.http.openapi import OpenApi
+from kedge.server.http.origins import ORIGINS_PREFIX, serve_origin
 from kedge.server.http.parameters import parse_query
 from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
@@ -152,6 +153,9 @@ class ApiHandler:
         if page is not None:
             check_path_allowed(caller, path)
             page(request, exchange)
+            return
+        if path.startswith(ORIGINS_PREFIX):
+            await serve_origin(self._service, self._resources, request, exchange, caller)
             return
         if path == BACKUP_PATH:
             await serve_backup(self._service, self._env, caller, exchange)

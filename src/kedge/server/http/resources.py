@@ -137,6 +137,10 @@ class Resources:
             case _:
                 await call.delete_collection()
 
+    def kind_of(self, path: ResourcePath) -> Kind:
+        """The stored kind behind a path, in whichever version it is served. Raises `NotFound`."""
+        return self._kind(path, versions.served_version(path))
+
     def _kind(self, path: ResourcePath, version: ServedVersion | None) -> Kind:
         """The stored kind behind a path."""
         kind = version.stored if version is not None else self.kinds.of_plural(path.group, path.version, path.resource)
@@ -445,7 +449,8 @@ class _Call:
     def _origin(self) -> Origin:
         headers = self._request.headers
         operation = headers.get(http_headers.OPERATION, b"").decode("latin-1")
-        return Origin(operation, headers.get(http_headers.DECISION, b"").decode("latin-1"), self._caller.user)
+        decision = headers.get(http_headers.DECISION, b"").decode("latin-1")
+        return Origin(operation, decision, self._caller.user, self._caller.recorded_groups)
 
     async def _send(self, request: Request[Any]) -> Any:
         return await self._resources.service.send(request)

@@ -35,6 +35,8 @@ from kedge.api.requests import (
 from kedge.api.verbs import Verbs
 from kedge.env import Env
 from kedge.errors import MethodNotAllowed, OperatingError
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.observe.recording.recorder import Recorder
 from kedge.server.service import (
     account_tokens,
     binding,
@@ -44,12 +46,15 @@ from kedge.server.service import (
     operations,
     reads,
     scale,
+    version_origins,
     watches,
     writes,
 )
 from kedge.server.service.admission import AdmissionChain
+from kedge.server.service.admission_records import AdmissionRecords
 from kedge.server.service.core import Core
 from kedge.server.service.fast import memory_get
+from kedge.server.service.version_origins import VersionOrigin
 from kedge.store import Store
 from kedge.store.backup import Exporter, StoreExport
 
@@ -99,6 +104,10 @@ class Service(Verbs):
     def kinds(self) -> Registry:
         return self._core.kinds
 
+    def record_to(self, recorder: Recorder) -> None:
+        """From now on record what admission changes and refuses."""
+        self._core.admission_records = AdmissionRecords(self._core.env, recorder)
+
     def identify(self, token: str, audiences: Sequence[str] = ()) -> Coroutine[Any, Any, account_tokens.TokenIdentity]:
         """The user behind a token of a ServiceAccount. Raises `Unauthorized`."""
         return account_tokens.identify(self._core, token, audiences)
@@ -120,6 +129,16 @@ class Service(Verbs):
     def open_event_stream(self, request: OpenWatch) -> Coroutine[Any, Any, watches.EventStream]:
         """As `open_watch`, with the events of one moment in one batch: for transports that send them in one message."""
         return watches.watch_batches(self._core, request)
+
+    def version_origin(self, key: Key, revision: Revision = NO_REVISION) -> Coroutine[Any, Any, VersionOrigin]:
+        """The write behind the version of an object at a revision, or the newest. Raises `NotFound`, `Compacted`."""
+        return version_origins.version_origin(self._core, key, revision)
+
+    def condition_origin(
+        self, key: Key, condition: str, revision: Revision = NO_REVISION
+    ) -> Coroutine[Any, Any, VersionOrigin]:
+        """The write behind a condition of an object. Raises `NotFound`, `Compacted`."""
+        return version_origins.condition_origin(self._core, key, condition, revision)
 
     async def export(self) -> StoreExport:
         """All objects at one revision, internal ones included: for backups."""

@@ -21,7 +21,7 @@ from kedge.api.wellknown import NAMESPACE_KIND, NODE_KIND, SYSTEM_NAMESPACES, ZO
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
-from kedge.keys import Key
+from kedge.keys import NODE_USER_PREFIX, Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime
@@ -276,7 +276,9 @@ class Cluster:
 
     async def _run_agent(self, host: Host, node: Node) -> None:
         env = host.env(limits=node.limits)
-        client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
+        transport = self.transport(host, server=self._next_server())
+        transport.caller = f"{NODE_USER_PREFIX}{node.name}"
+        client = Client(transport, env, component=host.name)
         machine = Machine(
             name=node.name,
             capacity=node.machine.capacity,

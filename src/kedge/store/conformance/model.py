@@ -121,7 +121,8 @@ class Walk:
             fence = Fence(guard, token)
         origin = Origin()
         if rng.random() < 0.5:
-            origin = Origin(f"op-{rng.randrange(10**6)}", caller=rng.choice(("", "ada")))
+            groups = rng.choice(((), ("people",)))
+            origin = Origin(f"op-{rng.randrange(10**6)}", caller=rng.choice(("", "ada")), groups=groups)
         refusal = self.model.refusal(checks, writes, fence)
         try:
             revision = await self.store.commit(checks, writes, fence=fence, origin=origin)

@@ -15,6 +15,7 @@ from kedge.api.wellknown import NODE_KIND
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.observe.readers.coverage import coverage_text
 from kedge.observe.readers.recording import Recording
+from kedge.observe.readers.why.condition_writes import ConditionLookup, write_in_history
 from kedge.observe.records import CacheMark, CoverageRecord, Decision
 
 
@@ -26,6 +27,10 @@ class RecordedWrite:
     revision: Revision
     at: datetime
     origin: Origin
+
+
+def _no_write(found: Object, name: str) -> None:
+    del found, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class ClusterEvidence:
     coverages: Sequence[CoverageRecord] = ()
     nodes_at: Callable[[Revision], Sequence[str]] | None = None
     """The names of the nodes at a revision, where a history has them; else the nodes of now are used."""
+    condition_write: ConditionLookup = _no_write
+    """The write behind a condition of an object."""
 
     def of_kind(self, kind: str) -> list[Object]:
         return [each for key, each in sorted(self.objects.items()) if key.kind == kind]
@@ -134,6 +141,7 @@ def evidence_of(recording: Recording, *, revision: Revision | None = None) -> Cl
         (*missing, *recording.undecoded),
         recording.coverages,
         partial(_nodes_at, recording),
+        lambda found, name: write_in_history(found, name, recording.states, commits),
     )
 
 

@@ -76,5 +76,5 @@ def system_env(*, limits: Limits | None = None, metrics: Metrics | None = None) 
         new_uid=lambda: uid_from(source),
         spawn=TaskSpawner(),
         limits=limits or Limits(),
-        metrics=metrics or Metrics(),
+        metrics=metrics or Metrics(series_max=(limits or Limits()).metric_series_max),
     )

@@ -139,7 +139,7 @@ class Limits:
 
     # -- service
     proof_attempts_max: int = bound(
-        16, "lost races after which a write fails with a contention error", metric="kedge_service_proof_attempts"
+        16, "lost races after which a write fails with a contention error", metric="kedge_service_proof_attempts_total"
     )
     object_cache_max: int = bound(
         20_000, "decoded objects that are kept, so that a revision is decoded once", metric="kedge_service_object_cache"
@@ -158,17 +158,17 @@ class Limits:
     list_page_max: int = bound(
         10_000,
         "objects that one page of a list with a selector scans before it is returned",
-        metric="kedge_service_list_scanned",
+        metric="kedge_service_list_scanned_total",
     )
     list_slice_max: int = bound(
         500,
         "objects that a list or a count handles before other tasks may run: about 5 ms",
-        metric="kedge_service_list_scanned",
+        metric="kedge_service_list_scanned_total",
     )
     admission_rounds_max: int = bound(
         2,
         "passes over the mutating policies while they still change each other's output",
-        metric="kedge_service_admission_rounds",
+        metric="kedge_service_admission_rounds_total",
     )
     admission_repeat_s: float = bound(
         10.0,
@@ -184,7 +184,7 @@ class Limits:
         metric="kedge_service_origin_versions_total",
     )
     generated_name_attempts_max: int = bound(
-        8, "names drawn for one generateName before giving up", metric="kedge_service_generated_names"
+        8, "names drawn for one generateName before giving up", metric="kedge_service_generated_names_total"
     )
     namespace_quotas_max: int = bound(
         16,
@@ -458,6 +458,33 @@ class Limits:
         1.0, "a power failure may lose this much of the log", metric="kedge_decisions_log_sync_seconds"
     )
 
+    # -- metrics
+    metric_series_max: int = bound(
+        1_000,
+        "combinations of label values of one metric; the rest is counted under the value `other`",
+        metric="kedge_metrics_other_total",
+    )
+    slo_time_to_bound_s: float = bound(
+        30.0, "a pod that has no node by then counts against the objective", metric="kedge_slo_burn_ratio"
+    )
+    slo_time_to_ready_s: float = bound(
+        120.0, "a pod that is not ready by then counts against the objective", metric="kedge_slo_burn_ratio"
+    )
+    slo_pods_good_share: float = bound(
+        0.99,
+        "the share of pods that are bound and ready in time",
+        metric="kedge_slo_objective_ratio",
+        least=0.5,
+        most=0.9999,
+    )
+    slo_api_good_share: float = bound(
+        0.999,
+        "the share of requests that are answered without a fault of the server",
+        metric="kedge_slo_objective_ratio",
+        least=0.5,
+        most=0.99999,
+    )
+
     # -- workloads
     pod_burst: int = bound(
         100,
@@ -537,13 +564,13 @@ class Limits:
     scheduler_changes_max: int = bound(
         4_096,
         "changed rows remembered for idle equivalence classes; one further behind is recomputed",
-        metric="kedge_scheduler_changes",
+        metric="kedge_scheduler_changes_total",
     )
     scheduler_repair_max: int = bound(
-        32, "rows repaired one by one; with more, all are computed at once", metric="kedge_scheduler_repairs"
+        32, "rows repaired one by one; with more, all are computed at once", metric="kedge_scheduler_repairs_total"
     )
     scheduler_top_max: int = bound(
-        5, "nodes whose scores an explanation lists with their parts", metric="kedge_scheduler_explanations"
+        5, "nodes whose scores an explanation lists with their parts", metric="kedge_scheduler_explanations_total"
     )
     scheduler_backoff_s: float = bound(
         0.5, "the first pause of a pod whose attempt failed; it doubles, with jitter", metric="kedge_scheduler_pending"
@@ -639,13 +666,13 @@ class Limits:
         metric="kedge_finalizers_stuck",
     )
     namespace_retry_s: float = bound(
-        5.0, "pause before a namespace that is not empty yet is checked again", metric="kedge_namespaces_ending"
+        5.0, "pause before a namespace that is not empty yet is checked again", metric="kedge_namespace_deletions_total"
     )
     budget_again_s: float = bound(
         1.0, "pause before a budget checks again whether its disrupted pods are gone", metric="kedge_budgets_allowed"
     )
     slice_endpoints_max: int = bound(
-        100, "endpoints in one slice, so that one change rewrites few of them", metric="kedge_endpoint_slices"
+        100, "endpoints in one slice, so that one change rewrites few of them", metric="kedge_endpoint_slices_total"
     )
 
     # -- agent
@@ -750,7 +777,7 @@ class Limits:
         most=254,
     )
     service_connections_max: int = bound(
-        1_000, "open connections to Services through one agent", metric="kedge_service_connections"
+        1_000, "open connections to Services through one agent", metric="kedge_service_connections_open"
     )
     service_connect_s: float = bound(
         3.0,

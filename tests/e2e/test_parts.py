@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +29,21 @@ class Parts:
         verb, _, node = name.partition("-")
         more = ["--state", str(self.nodes / node), "--name", node] if node else ["--state", str(self.server.state)]
         command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.server.kubeconfig), *more]
+        command += ["--metrics-listen", "127.0.0.1:0"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     @property
     def nodes(self) -> Path:
         return self.folder / "state" / "nodes"
+
+    def metrics(self, name: str) -> str:
+        """The page of metrics of a process, at the address that it printed; empty before it serves one."""
+        found = re.findall(r"serves (http://\S+)", (self.folder / f"{name}.log").read_text())
+        if not found:
+            return ""
+        with urllib.request.urlopen(found[-1], timeout=60) as reply:
+            return str(reply.read().decode())
 
     def kill(self, name: str) -> None:
         self.running[name].kill()
@@ -54,6 +64,17 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
         finally:
             found.stop()
             down_nodes(server)
+
+
+@pytest.mark.slow
+def test_each_part_serves_its_metrics(parts: Parts) -> None:
+    expected = {
+        "controllers": "kedge_generations_ahead",
+        "scheduler": "kedge_scheduler_nodes",
+        "agent-a": "kedge_agent_pods",
+    }
+    for name, metric in expected.items():
+        until(lambda name=name, metric=metric: f"\n{metric}" in parts.metrics(name), f"{name} serves {metric}")  # type: ignore[misc]
 
 
 @pytest.mark.slow

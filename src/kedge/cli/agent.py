@@ -13,7 +13,7 @@ import click
 from kedge.cli.component import SERVER_OPTION, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
-from kedge.cli.listen_address import listen_address, parse_listen
+from kedge.cli.listen_address import METRICS_OPTION, listen_address, parse_listen
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.contract import Transport
 from kedge.client.http import read_kubeconfig, with_servers
@@ -35,6 +35,7 @@ from kedge.limits import Limits
     show_default=True,
     help="Address for logs and exec; API servers connect to it.",
 )
+@METRICS_OPTION
 @config_option
 def agent(
     kubeconfig: tuple[Path, ...],
@@ -43,6 +44,7 @@ def agent(
     name: str,
     zone: str,
     listen: str,
+    metrics_listen: str | None,
     limits: Limits,
 ) -> None:
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
@@ -86,4 +88,4 @@ def agent(
         await leave_node(state, driver)
 
     with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
-        run_component(kubeconfig, servers, f"agent {name}", limits, work)
+        run_component(kubeconfig, servers, f"agent {name}", limits, work, metrics_listen=metrics_listen)

@@ -11,6 +11,7 @@ from kedge.cli.component import SERVER_OPTION, STATE_OPTION, own_log_folder, run
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.cli.listen_address import METRICS_OPTION
 from kedge.client.contract import Transport
 from kedge.env import Env
 from kedge.limits import Limits
@@ -20,10 +21,16 @@ from kedge.limits import Limits
 @KUBECONFIG_OPTION
 @SERVER_OPTION
 @STATE_OPTION
+@METRICS_OPTION
 @EVENT_LOOP_OPTION
 @config_option
 def controllers(
-    kubeconfig: tuple[Path, ...], servers: tuple[str, ...], state: Path, event_loop: str, limits: Limits
+    kubeconfig: tuple[Path, ...],
+    servers: tuple[str, ...],
+    state: Path,
+    metrics_listen: str | None,
+    event_loop: str,
+    limits: Limits,
 ) -> None:
     """Run every controller until SIGTERM. One of several such processes leads; the others stand by with warm caches."""
 
@@ -35,4 +42,6 @@ def controllers(
                 ControlPlane(transport, env, decisions=folder, component="controllers", schedulers=()), stop
             )
 
-    run_component(kubeconfig, servers, "controllers", limits, work, event_loop=event_loop)
+    run_component(
+        kubeconfig, servers, "controllers", limits, work, event_loop=event_loop, metrics_listen=metrics_listen
+    )

@@ -15,6 +15,9 @@ from typing import Any
 from kedge.api.wellknown import NAMESPACE_KIND, SYSTEM_NAMESPACES
 from kedge.client.contract import Client, Transport
 from kedge.controllers import all_controllers, lease_of
+from kedge.controllers.shared.generation_signals import GenerationSignals
+from kedge.controllers.shared.kinds import POD
+from kedge.controllers.shared.pod_signals import PodSignals
 from kedge.env import Env
 from kedge.errors import AlreadyExists
 from kedge.heap import tune_collector
@@ -70,6 +73,9 @@ class ControlPlane:
         """Work until `stop`. If it is cancelled, everything stops at once. A component that raises ends the process."""
         tune_collector()
         await ensure_namespaces(self.client)
+        if self.controllers:
+            PodSignals(self._env, self.caches.cache(POD))
+            GenerationSignals(self._env, self.caches)
         writing = self._env.spawn(self.log.run(), name="decision log")
         try:
             async with asyncio.TaskGroup() as group:

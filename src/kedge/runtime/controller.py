@@ -132,6 +132,10 @@ class Controller:
         )
         stop_pending = metrics.gauge("kedge_runtime_stop_pending", "Reconciles that a stop waits for", labels)
         stop_pending.labels(name).set_function(lambda: self.queue.running if self.queue.closed else 0)
+        self._errors = metrics.counter(
+            "kedge_runtime_failures_total", "Reconciles that failed, by error", ("controller", "error")
+        )
+        env.metrics.saturation(f"workers of {name}", lambda: self.queue.running / self.spec.workers)
 
     # -- from outside ------------------------------------------------------------------------------
 
@@ -396,8 +400,9 @@ class Controller:
         if outcome is not None and outcome.error is not None:
             decision.error = f"{type(outcome.error).__name__}: {outcome.error}"
             self._failures += 1
+            self._errors.labels(self.name, type(outcome.error).__name__).inc_by(decision.id)
         decision.took_s = self._env.monotonic() - item.begun_s
-        self._took.observe(decision.took_s)
+        self._took.observe(decision.took_s, decision.id)
         self._results.labels(self.name, decision.result).inc()
         facts = ctx.end()
         if outcome is None:

@@ -47,6 +47,9 @@ class AutoscalerReconciler:
         self._plans = env.metrics.counter(
             "kedge_autoscaler_plans_total", "Plans of autoscalers, by result", ("result",)
         )
+        self._scalings = env.metrics.counter(
+            "kedge_autoscaler_scalings_total", "Changes of a target's replicas, by direction", ("direction",)
+        )
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
@@ -68,6 +71,7 @@ class AutoscalerReconciler:
             # Recorded before the write: after a crash the next plan still counts this change towards the rates.
             found = await ctx.patch(found, {"status": plan.past_as_json()}, subresource="status")
             await ctx.patch(target, {"spec": {"replicas": plan.desired}})
+            self._scalings.labels("up" if plan.desired > plan.current else "down").inc_by(ctx.decision)
         self._plans.labels("held" if held is not None else "scaled" if plan.scales else "kept").inc()
         status = plan.as_json()
         await ctx.write_status(found, {**status, "conditions": [*status["conditions"], *_hold(view, now)]})

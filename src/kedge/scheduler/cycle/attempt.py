@@ -71,6 +71,11 @@ class SchedulingCycle:
         self._unschedulable_count = metrics.counter(
             "kedge_scheduler_attempts_total", "Attempts, by result", ("result",)
         ).labels("unschedulable")
+        self._blockers = metrics.counter(
+            "kedge_scheduler_blockers_total",
+            "Attempts without a node, by each reason for which nodes were excluded",
+            ("reason",),
+        )
         self._preempted = metrics.counter("kedge_scheduler_preempted_total", "Pods evicted by preemption")
 
     async def stop(self) -> None:
@@ -213,6 +218,7 @@ class SchedulingCycle:
         unblocked_by = more | (ClusterEvent.NODE if queued.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
         for blocker in explanation.counts:
             unblocked_by |= blocker.unblocked_by
+            self._blockers.labels(blocker.reason).inc_by(record.id)
         self._watch_refusals(queued)
         key: Hashable = (
             ("gang", *queued.gang)
@@ -226,7 +232,7 @@ class SchedulingCycle:
         message = summarize(decision, explanation)
         self._queue.unschedulable(queued, unblocked_by, key)
         self._event_recorder.unschedulable(queued.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
-        self._unschedulable_count.inc()
+        self._unschedulable_count.inc_by(record.id)
         self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
         return unblocked_by

@@ -227,9 +227,9 @@ class Snapshot:
             "kedge_scheduler_claims": len(self._claims),
             "kedge_scheduler_shapes": len(self.states),
             "kedge_scheduler_tallies": self.tallies.count,
-            "kedge_scheduler_changes": self.claim_log.end + self.node_log.end,
-            "kedge_scheduler_repairs": self.repairs,
-            "kedge_scheduler_explanations": self.explanations,
+            "kedge_scheduler_changes_total": self.claim_log.end + self.node_log.end,
+            "kedge_scheduler_repairs_total": self.repairs,
+            "kedge_scheduler_explanations_total": self.explanations,
         }
 
     # -- nodes

@@ -151,6 +151,7 @@ class Role(NamedTuple):
 
 
 ROLES: dict[str, tuple[Role, ...]] = {
+    "kedge:metrics": (),  # a monitoring system: it reads paths such as /metrics, and no objects
     "kedge:schedulers": (
         Role(_READ, frozenset({"*"})),
         Role(_EVERY, frozenset({"leases", "events", "reservations", "reservations/status"})),

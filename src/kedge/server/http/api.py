@@ -10,8 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
-from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from kedge.api.http_batch import BATCH_PATH
 from kedge.api.requests import List, ListOptions
@@ -225,10 +223,9 @@ class ApiHandler:
         )
 
     def _metrics(self, request: HttpRequest, exchange: Exchange) -> None:
-        del request
-        registry: CollectorRegistry = self._env.metrics.registry
-        shown = generate_latest(registry)  # type: ignore[no-untyped-call]
-        exchange.respond(200, shown, content_type=CONTENT_TYPE_LATEST.encode())
+        accept = request.headers.get(b"accept", b"").decode("latin-1")
+        shown, content_type = self._env.metrics.page(accept)
+        exchange.respond(200, shown, content_type=content_type.encode())
 
     def _root(self, request: HttpRequest, exchange: Exchange) -> None:
         del request

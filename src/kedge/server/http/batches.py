@@ -122,6 +122,7 @@ class _CallExchange(Exchange):
         del content_type  # all writes are answered in JSON
         self.started = self.ended = True
         self.connection.count(self.method, code)
+        self.connection.took(self.method, self.begun_s)
         named: dict[str, str] = {}
         for name, value in headers:
             text = value.decode("latin-1")

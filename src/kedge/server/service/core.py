@@ -203,10 +203,12 @@ class Core:
         self._stamp = ""
         self._stamp_until_s = float("-inf")
         metrics = env.metrics
-        self._attempts = metrics.counter("kedge_service_proof_attempts", "Lost races by kind of key", ("kind",))
-        self.scanned = metrics.counter("kedge_service_list_scanned", "Objects scanned by lists with selectors")
-        self.admission_rounds = metrics.counter("kedge_service_admission_rounds", "Passes over mutating policies")
-        self.generated_names = metrics.counter("kedge_service_generated_names", "Names generated for generateName")
+        self._attempts = metrics.counter("kedge_service_proof_attempts_total", "Lost races by kind of key", ("kind",))
+        self.scanned = metrics.counter("kedge_service_list_scanned_total", "Objects scanned by lists with selectors")
+        self.admission_rounds = metrics.counter("kedge_service_admission_rounds_total", "Passes over mutating policies")
+        self.generated_names = metrics.counter(
+            "kedge_service_generated_names_total", "Names generated for generateName"
+        )
         self.origin_reads = metrics.counter(
             "kedge_service_origin_versions_total", "Versions read to find the write behind a condition"
         )

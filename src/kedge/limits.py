@@ -457,6 +457,27 @@ class Limits:
     decision_log_sync_s: float = bound(
         1.0, "a power failure may lose this much of the log", metric="kedge_decisions_log_sync_seconds"
     )
+    log_lines_max: int = bound(
+        500,
+        "log lines of one process in a second, and five times as many at once; more are dropped and counted",
+        metric="kedge_log_lines_dropped_total",
+    )
+    otlp_queue_max: int = bound(
+        4_096,
+        "kept decisions whose spans wait for an OTLP endpoint; more are dropped, so that none waits for it",
+        metric="kedge_otlp_waiting",
+    )
+    otlp_batch_max: int = bound(
+        64, "decisions in one export request: endpoints bound its size", metric="kedge_otlp_sent_total"
+    )
+    otlp_every_s: float = bound(1.0, "pause between two exports of spans", metric="kedge_otlp_waiting")
+    otlp_request_s: float = bound(10.0, "timeout of one export request", metric="kedge_otlp_failures_total")
+    otlp_retry_s_max: float = bound(
+        60.0, "a batch that the endpoint has not taken by then is dropped", metric="kedge_otlp_dropped_total"
+    )
+    otlp_stop_s: float = bound(
+        2.0, "a process that ends sends its last spans for at most this long", metric="kedge_otlp_dropped_total"
+    )
 
     # -- metrics
     metric_series_max: int = bound(
@@ -652,6 +673,20 @@ class Limits:
     )
 
     # -- upkeep
+    event_burst: int = bound(
+        25,
+        "Events of one component about one object at once; as in client-go, a loop must not fill the store",
+        metric="kedge_events_dropped_total",
+    )
+    event_refill_s: float = bound(
+        300.0, "after that burst, one more Event about the object per this long", metric="kedge_events_dropped_total"
+    )
+    events_pending_max: int = bound(
+        1_000, "Events of one controller that wait to be written; more are dropped", metric="kedge_events_dropped_total"
+    )
+    event_ttl_s: float = bound(
+        3_600.0, "an Event that has not occurred for this long is deleted", metric="kedge_events_expired_total"
+    )
     orphan_s: float = bound(
         40.0,
         "a claim must look orphaned for this long before it is checked: another actor may still release it",

@@ -7,6 +7,7 @@ those of the run, so the comparison ignores them.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from google.protobuf.json_format import Parse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.kit.scenarios import masked
 
 from kedge.api.wellknown import POD_KIND
@@ -214,6 +217,26 @@ def test_the_timeline_of_a_generation_has_its_people_its_fault_and_the_late_quot
     assert revisions == sorted(revisions)
     trace = json.loads(kedge(*words, "-o", "perfetto").output)
     assert {each["ph"] for each in trace["traceEvents"]} == set("MXisf")
+
+
+def test_the_timeline_as_spans_links_an_attempt_to_the_decision_that_made_its_pod(kept: Path) -> None:
+    done = kedge("timeline", "deploy/risk-api", "-n", "risk", "--recording", str(kept), "-o", "otlp")
+    document = json.loads(done.output)
+    # Ids are hexadecimal in OTLP's JSON, and base64 in protobuf's: everything else is protobuf's own mapping.
+    hexadecimal = re.compile(r'("(?:traceId|spanId|parentSpanId)": )"([0-9a-f]+)"')
+    mapped = hexadecimal.sub(
+        lambda found: f'{found[1]}"{base64.b64encode(bytes.fromhex(found[2])).decode()}"', json.dumps(document)
+    )
+    request = Parse(mapped, ExportTraceServiceRequest())
+    spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
+    roots = {bytes(span.span_id): span for span in spans if not span.parent_span_id}
+    assert all(bytes(span.parent_span_id) in roots for span in spans if span.parent_span_id)
+    attempts = [span for span in roots.values() if span.name == "default-scheduler Pod"]
+    linked = [
+        roots[bytes(link.span_id)].name for span in attempts for link in span.links if bytes(link.span_id) in roots
+    ]
+    assert "replicaset ReplicaSet" in linked
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans)
 
 
 def test_a_timeline_without_records_is_one_sentence(kept: Path) -> None:

@@ -14,6 +14,7 @@ from kedge.cli.component import SERVER_OPTION, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
 from kedge.cli.listen_address import METRICS_OPTION, listen_address, parse_listen
+from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.contract import Transport
 from kedge.client.http import read_kubeconfig, with_servers
@@ -36,6 +37,7 @@ from kedge.limits import Limits
     help="Address for logs and exec; API servers connect to it.",
 )
 @METRICS_OPTION
+@log_options
 @config_option
 def agent(
     kubeconfig: tuple[Path, ...],

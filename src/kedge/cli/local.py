@@ -36,6 +36,7 @@ from kedge.env import Env, system_env
 from kedge.errors import KedgeError, Unavailable
 from kedge.keys import NODE_USER_PREFIX
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.span_exporter import SendSpans
 from kedge.server.http.access import AGENTS
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
@@ -83,9 +84,12 @@ class LocalCluster:
 
 @asynccontextmanager
 async def local_cluster(
-    state: Path, host: str, port: int, nodes: int, env: Env | None = None
+    state: Path, host: str, port: int, nodes: int, env: Env | None = None, *, send_spans: SendSpans | None = None
 ) -> AsyncIterator[LocalCluster]:
-    """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
+    """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`.
+
+    `send_spans` takes the spans of the decisions.
+    """
     env = env or system_env()
     identity = ensure_identity(state, host, env)
     store = await StoreChoice().open(state, env)
@@ -102,7 +106,8 @@ async def local_cluster(
         await ensure_namespaces(client)
         bound = await start_https(server, identity, host, port)
         inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS)
-        plane = ControlPlane(faults.add(FaultLink(CONTROL_PLANE, inner)), env, decisions=state / DECISIONS)
+        link = faults.add(FaultLink(CONTROL_PLANE, inner))
+        plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=send_spans)
         service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))

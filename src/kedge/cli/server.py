@@ -21,6 +21,7 @@ from kedge.api.wellknown import API_SERVERS_GROUP
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
 from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
+from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import DECISIONS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
@@ -60,6 +61,7 @@ AGENT_CLIENT = "agent-client.pem"
 )
 @store_options
 @EVENT_LOOP_OPTION
+@log_options
 @config_option
 def server(state: Path, listen: str, advertise: str, store: StoreChoice, event_loop: str, limits: Limits) -> None:
     """Serve the API over HTTPS until SIGTERM or Ctrl-C.

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 @click.option("--generation", type=click.IntRange(min=1), help="Only the time in which NAME had this generation.")
 @click.option("--since", type=DURATION, help="Only the last so long, such as 10m: until now, or until the file's end.")
 @click.option(
-    "-o", "--output", type=click.Choice(["text", "json", "perfetto"]), default="text", show_default=True,
-    help="perfetto is a trace that ui.perfetto.dev and chrome://tracing open.",
+    "-o", "--output", type=click.Choice(["text", "json", "perfetto", "otlp"]), default="text", show_default=True,
+    help="perfetto is a trace that ui.perfetto.dev and chrome://tracing open; otlp has OpenTelemetry spans, as JSON.",
 )  # fmt: skip
 def timeline(
     name: str,
@@ -67,9 +67,18 @@ def timeline(
 def _as_json(found: ObjectTimeline, output: str) -> str:
     import json
 
+    from kedge.observe.readers.otlp import trace_json
+    from kedge.observe.readers.timeline_spans import timeline_spans
     from kedge.observe.readers.trace_events import trace_document
 
-    return json.dumps(trace_document(found) if output == "perfetto" else found.document(), indent=2)
+    match output:
+        case "perfetto":
+            document = trace_document(found)
+        case "otlp":
+            document = trace_json(timeline_spans(found))
+        case _:
+            document = found.document()
+    return json.dumps(document, indent=2)
 
 
 def _from_file(

@@ -24,6 +24,7 @@ from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.span_exporter import SendSpans, SpanExporter
 from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.cache.kept_inputs import KeptInputs
@@ -46,10 +47,11 @@ class ControlPlane:
         component: str = "control-plane",
         schedulers: Sequence[str] = (DEFAULT_NAME,),
         controllers: bool = True,
+        send_spans: SendSpans | None = None,
     ) -> None:
         """`decisions` is the folder of its decision log, which belongs to this process alone.
 
-        Without `controllers` it is a process of schedulers alone.
+        Without `controllers` it is a process of schedulers alone. `send_spans` takes the spans of kept decisions.
 
         Raises:
             Terminal: that folder cannot be used. Choose another.
@@ -59,6 +61,7 @@ class ControlPlane:
         self.caches = CacheSet(self.client, env)
         self.log = DecisionLog(decisions, env)
         self.recorder = Recorder(env, log=self.log)
+        self.exporter = SpanExporter(env, self.recorder, send_spans) if send_spans is not None else None
         election = SharedElection(self.client, env, lease_of("every"), identity=f"{component}-{env.new_uid()[:8]}")
         runtime = ControllerRuntime(self.client, env, self.caches, self.recorder, election)
         self.controllers = all_controllers(runtime) if controllers else []
@@ -76,7 +79,9 @@ class ControlPlane:
         if self.controllers:
             PodSignals(self._env, self.caches.cache(POD))
             GenerationSignals(self._env, self.caches)
-        writing = self._env.spawn(self.log.run(), name="decision log")
+        background = [self._env.spawn(self.log.run(), name="decision log")]
+        if self.exporter is not None:
+            background.append(self._env.spawn(self.exporter.run(), name="span exporter"))
         try:
             async with asyncio.TaskGroup() as group:
                 for controller in self.controllers:
@@ -85,9 +90,9 @@ class ControlPlane:
                     group.create_task(scheduler.run(), name=scheduler.name)
         finally:
             await self.caches.stop()
-            writing.cancel()
-            with suppress(asyncio.CancelledError):
-                await writing
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
             self.log.close()
 
     async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:

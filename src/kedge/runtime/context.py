@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from kedge.api.event_bodies import NORMAL, WARNING
 from kedge.api.holds import active_hold
 from kedge.api.intents import intent_of
 from kedge.api.kinds import Kind
@@ -64,6 +65,7 @@ from kedge.observe.records import (
 )
 from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_moved
 from kedge.runtime.calls import NO_REPLY, CallReply, get_reply, list_reply, write_reply
+from kedge.runtime.event_writer import EventNote
 from kedge.runtime.fingerprints import content_fingerprint, input_fingerprints
 from kedge.runtime.queue import RunEffects
 from kedge.runtime.status import plan_status
@@ -110,12 +112,19 @@ class Context:
         self._own = f"{decision.controller}:"
         self._saw = 0
         self._wrote: list[tuple[Key | None, int]] = []
+        self.events: list[EventNote] = []
+        """Events that the controller writes when the decision has ended."""
         self._ended = False
 
     @property
     def decision(self) -> str:
         """The decision id. Every version that this decision writes carries it in its origin."""
         return self._decision.id
+
+    @property
+    def fence(self) -> Fence | None:
+        """The token of the leader that decides; None for a controller without a lease."""
+        return self._fence
 
     @property
     def limits(self) -> Limits:
@@ -280,6 +289,14 @@ class Context:
     async def bind(self, binding: Binding) -> Object:
         """Bind a pod to a node, if the placement is still valid at the commit."""
         return await self._write(Bind(binding))
+
+    def event(self, about: Object, reason: str, text: str, *, subject: str = "", warning: bool = False) -> None:
+        """Note a transition for the users of an object. It is written after the decision, if at all.
+
+        Repeats of a reason are one Event with a count; `subject` is the name that differs between them. Call it for
+        transitions, not for states: a repeat costs a commit.
+        """
+        self.events.append(EventNote(about, WARNING if warning else NORMAL, reason, text, subject))
 
     def _check_held(self, found: Object) -> None:
         """A safety net below every controller: an object on hold is not changed, whatever the plan was."""

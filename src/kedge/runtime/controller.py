@@ -17,6 +17,8 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, Terminal, check
 from kedge.keys import NO_REVISION, Fence, Key, Revision
+from kedge.logs import DECISION
+from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision
 from kedge.runtime.action import Action, Next, check_action
@@ -33,6 +35,7 @@ from kedge.runtime.cache import (
 )
 from kedge.runtime.catch_up import is_caught_up, wait_caught_up
 from kedge.runtime.context import Context, Reconciler
+from kedge.runtime.event_writer import EventWriter
 from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.runtime.queue import (
     FLOOR,
@@ -97,6 +100,7 @@ class Controller:
         self.recorder = runtime.recorder
         self._pin = self._pin_marks  # bound once: it is passed with every decision
         self._floors = WriteFloors(self.caches, env)
+        self._events = EventWriter(client, env, self.name)
         self.queue: WorkQueue[Key] = WorkQueue(
             env, self.name, workers=spec.workers, priority_of=self._priority, on_loop=self._report_loop
         )
@@ -162,6 +166,7 @@ class Controller:
                 subscription.close()
             for task in self._awaiting.values():
                 task.cancel()
+            await self._events.stop()
             if self._own_caches:
                 await self.caches.stop()
 
@@ -362,6 +367,7 @@ class Controller:
             self._client, env, self._by_kind, self._floors, decision, fence=fence, recorded=recorder is not None
         )
         outcome: ItemOutcome | None = None
+        lines = DECISION.set(decision.id)
         try:
             outcome = _outcome(decision, await self._reconcile(ctx, key))
         except asyncio.CancelledError as error:
@@ -384,6 +390,7 @@ class Controller:
             decision.result, outcome = "failed", ItemOutcome.failure(error)
             env.spawn(_raise(error), name=f"{self.name} reconciling {key}")
         finally:
+            DECISION.reset(lines)
             self._end(item, ctx, decision, outcome)
 
     async def _reconcile(self, ctx: Context, key: Key) -> Action:
@@ -409,6 +416,9 @@ class Controller:
             self.queue.put_back(item)  # the next worker runs it
         else:
             self.queue.done(item, outcome, facts)
+        for note in ctx.events:
+            self._events.note(note, decision=decision.id, fence=ctx.fence)
+        log_decision(self._env.log, decision)
         if self.recorder is not None:
             self.recorder.take(decision, self._pin)
 

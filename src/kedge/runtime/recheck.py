@@ -236,6 +236,7 @@ class _RecordedContext(Context):
         self._env = env
         self._client: Client = _NOT_HERE
         self._random = None
+        self.events = []  # not compared: they follow from the steps
         self._decision = Decision(
             id=decision.id,
             controller=decision.controller,

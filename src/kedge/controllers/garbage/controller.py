@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from kedge.api.event_bodies import WARNING, event_body
 from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
@@ -140,21 +141,16 @@ class GarbageCollector:
         """Write an Event, once per object: its name follows from the uid."""
         kind = self._kinds.of_key_kind(EVENT_KIND)
         message = f"waits for {', '.join(stuck)}: is their controller gone? A person may override with an expiry"
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"finalizer-{found.uid}", "namespace": found.key.namespace or "default"},
-            "involvedObject": {
-                "apiVersion": found.kind.api_version,
-                "kind": found.kind.kind,
-                "namespace": found.key.namespace,
-                "name": found.key.name,
-                "uid": found.uid,
-            },
-            "reason": "FinalizerStuck",
-            "message": message,
-            "type": "Warning",
-        }
+        body = event_body(
+            Key(kind.key_kind, found.key.namespace or "default", f"finalizer-{found.uid}"),
+            found,
+            component=NAME,
+            event_type=WARNING,
+            reason="FinalizerStuck",
+            message=message,
+            now=ctx.now(),
+            decision=ctx.decision,
+        )
         try:
             await ctx.ensure(kind, body)
         except (NotFound, Forbidden):

@@ -57,6 +57,8 @@ class CauseLink(NamedTuple):
     """None if the time of the write is not known."""
     seen_s: float | None
     """From the write until the decision began."""
+    decision: str = ""
+    """The decision behind the write; empty if it is not known, or if a user wrote."""
 
     def __str__(self) -> str:
         by = f" by {self.writer}" if self.writer else ""
@@ -286,7 +288,7 @@ def _link(key: Key, revision: Revision, writer: str, found: RecordedWrite | None
     if found is None:
         return CauseLink(key, revision, writer, None, None)
     seen_s = max(0.0, (decision.began - found.at).total_seconds())
-    return CauseLink(key, revision, writer or found.origin.writer, found.at, seen_s)
+    return CauseLink(key, revision, writer or found.origin.writer, found.at, seen_s, found.origin.decision)
 
 
 # -- entries ---------------------------------------------------------------------------------------

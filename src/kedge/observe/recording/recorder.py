@@ -21,6 +21,7 @@ from kedge.observe.records import CacheRead, Call, CoverageRecord, Decision
 
 Release = Callable[[], None]
 Pin = Callable[[Decision], Sequence[Release]]
+TakeKept = Callable[[Decision], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class Recorder:
         self._ended: list[Decision] = []
         """Decisions that are not counted yet, nor kept. Many together cost less: the code is in the processor's caches
         from the second on. Every reader, and every flush of the log, calls `_process` first."""
+        self._on_kept: list[TakeKept] = []
         self._pins: list[Pin] = []
         """One for each of `_ended`."""
         self._batch_max = env.limits.decisions_batch_max
@@ -128,6 +130,14 @@ class Recorder:
         # A window keeps what ends while it is open, so it must be looked at now.
         if len(self._ended) >= self._batch_max or self._keeper.has_windows:
             self._process()
+
+    def on_kept(self, take: TakeKept) -> None:
+        """Call a function with every decision that is kept from now on. It must not raise, nor change the decision."""
+        self._on_kept.append(take)
+
+    def catch_up(self) -> None:
+        """Count and keep the decisions that have ended, without waiting for a full batch."""
+        self._process()
 
     def open_window(self, name: str, *, until_s: float, tenants: Iterable[str] = (), keys: Iterable[Key] = ()) -> None:
         """Keep every decision about these tenants and keys, or every decision, until `env.monotonic()` is `until_s`.
@@ -267,6 +277,8 @@ class Recorder:
             self._dropped += 1
         if self._log is not None:
             self._log.append(decision)
+        for take in self._on_kept:
+            take(decision)
 
     def _drop_oldest(self) -> None:
         decision, releases = self._held.popleft()

@@ -16,6 +16,7 @@ from kedge.api.wellknown import RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import OperatingError, to_status
 from kedge.keys import NO_REVISION, Fence, Key
+from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import (
     AttemptChoice,
@@ -247,6 +248,7 @@ class AttemptRecords:
             return
         if record.scheduling is not None:
             record.scheduling.unblocked_by = tuple(unblocked_by)
+        log_decision(self._env.log, record)
         record.kept = recorder.why_keep(record) or ("policy: canary" if _is_canary(record) else "")
         recorder.take(record, self._pin)
 

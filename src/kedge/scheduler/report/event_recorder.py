@@ -6,23 +6,22 @@ Best effort and rate limited: a report describes one attempt, and a lost report 
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition, set_condition
+from kedge.api.event_bodies import WARNING, count_of, event_body, event_key, event_repeat
 from kedge.api.holds import HELD
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
 from kedge.api.wellknown import EVENT_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
-from kedge.keys import Fence, Key
+from kedge.keys import Fence
 from kedge.runtime.status import status_of
 from kedge.scheduler.report.report_records import Report, ReportRecords
 
@@ -156,38 +155,25 @@ class EventRecorder:
                 await self._write_event(pod, reason, message, report)
 
     async def _write_event(self, pod: Object, reason: str, message: str, report: Report) -> None:
-        now = format_time(self._env.now())
-        name = f"{pod.key.name[:200]}.{zlib.crc32(f'{pod.uid}{reason}{self._component}'.encode()):08x}"
-        key = Key(self._events.key_kind, pod.key.namespace, name)
+        now, decision = self._env.now(), report.decision
+        key = event_key(pod, reason, self._component)
         known = await self._client.find(key)
         try:
             if known is not None:
-                count = int(known.edit().get("count") or 1) + 1
-                patch = {"message": message, "count": count, "lastTimestamp": now}
+                patch = event_repeat(message=message, now=now, decision=decision, count=count_of(known) + 1)
                 await report.patch(key, patch)
             else:
-                await report.create(self._events, self._body(pod, name, reason, message, now))
+                body = event_body(
+                    key,
+                    pod,
+                    component=self._component,
+                    event_type=WARNING,
+                    reason=reason,
+                    message=message,
+                    now=now,
+                    decision=decision,
+                )
+                await report.create(self._events, body)
             self._writes.labels("event").inc()
         except (AlreadyExists, NotFound, Conflict):
             return  # written by another attempt meanwhile
-
-    def _body(self, pod: Object, name: str, reason: str, message: str, now: str) -> dict[str, Any]:
-        return {
-            "metadata": {"name": name, "namespace": pod.key.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.key.namespace,
-                "name": pod.key.name,
-                "uid": pod.uid,
-                "resourceVersion": str(pod.revision),
-            },
-            "reason": reason,
-            "message": message,
-            "type": "Warning",
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
-        }

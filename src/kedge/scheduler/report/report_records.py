@@ -68,6 +68,11 @@ class Report:
         self._fence = fence
         self._origin = Origin(decision=record.part_of)
 
+    @property
+    def decision(self) -> str:
+        """The id of the decision that it is a part of."""
+        return self._origin.decision
+
     async def __aenter__(self) -> Report:
         return self
 

@@ -220,6 +220,7 @@ class Core:
             "kedge_service_tokens_total", "Tokens of ServiceAccounts, by outcome", ("outcome",)
         )
         self.operations = metrics.gauge("kedge_service_operations", "Operation ids kept at the last sweep")
+        self.events_expired = metrics.counter("kedge_events_expired_total", "Events deleted at the end of their time")
         metrics.gauge("kedge_service_object_cache", "Decoded objects cached").set_function(lambda: len(self._objects))
 
     # -- objects -----------------------------------------------------------------------------------
@@ -285,6 +286,20 @@ class Core:
         return seen if seen_s <= horizon_s else NO_REVISION
 
     # -- commits -----------------------------------------------------------------------------------
+
+    async def delete_all(self, entries: Sequence[Entry]) -> int:
+        """Delete old entries in steps. Returns how many: a step with an entry that has changed is left to the next."""
+        deleted, step = 0, self.env.limits.commit_ops_max // 2
+        for start in range(0, len(entries), step):
+            part = entries[start : start + step]
+            try:
+                await self.store.commit(
+                    [AtRevision(each.key, each.modified) for each in part], [DeleteKey(each.key) for each in part]
+                )
+            except Conflict:
+                continue  # written again, or deleted by another server
+            deleted += len(part)
+        return deleted
 
     async def prove(self, attempt: Attempt, options: WriteOptions) -> Written:
         """Run an attempt and commit what it staged; on a lost race, run it again on fresh reads."""

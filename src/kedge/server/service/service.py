@@ -41,6 +41,7 @@ from kedge.server.service import (
     account_tokens,
     binding,
     deletion,
+    event_expiry,
     eviction,
     gang_chunks,
     operations,
@@ -83,6 +84,10 @@ HANDLERS: Final[dict[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, An
     RequestToken: account_tokens.request_token,
 }
 """The handler of each request. `OpenWatch` has none: its reply is a stream."""
+
+
+_EVENT_SWEEPS: Final = 12
+"""Sweeps for expired Events in the time that an Event lives."""
 
 
 class Service(Verbs):
@@ -147,8 +152,13 @@ class Service(Verbs):
         return await self._core.store.export()
 
     async def run_upkeep(self) -> None:
-        """Forget old operation ids, for ever. The composition root spawns it."""
+        """Forget old operation ids and expired Events, for ever. The composition root spawns it."""
+        env, every_s = self._core.env, self._core.env.limits.event_ttl_s / _EVENT_SWEEPS
+        swept_s = env.monotonic()
         while True:
-            await asyncio.sleep(self._core.env.limits.operation_window_s / 10)
+            await asyncio.sleep(min(env.limits.operation_window_s / 10, every_s))
             with suppress(OperatingError):  # the next sweep takes the rest
                 await operations.sweep(self._core)
+                if env.monotonic() - swept_s >= every_s:
+                    swept_s = env.monotonic()
+                    await event_expiry.sweep_events(self._core)

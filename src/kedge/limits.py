@@ -420,6 +420,27 @@ class Limits:
         "rows of controller, verb, kind and field that are counted; the rest is one row, `other`",
         metric="kedge_decisions_rows",
     )
+    decisions_noted_first: int = bound(
+        32,
+        "decisions of each controller whose fields are all noted: a short run is then known by field",
+        metric="kedge_decisions_rows",
+    )
+    decisions_noted_every: int = bound(
+        64,
+        "after those, one decision in this many has its fields noted, beside retries and those in a window: noting"
+        " costs more than the rest of the record",
+        metric="kedge_decisions_rows",
+    )
+    decision_objects_noted_max: int = bound(
+        16,
+        "objects of one read whose fields are noted; the fields of the others are rarely different",
+        metric="kedge_decisions_rows",
+    )
+    decision_counts_every_s: float = bound(
+        10.0,
+        "a kill loses this much of the counts; each write of them has only the rows that changed",
+        metric="kedge_decisions_rows",
+    )
     decision_writers_max: int = bound(
         100_000, "versions whose decision can be looked up, the newest ones", metric="kedge_decisions_writers"
     )

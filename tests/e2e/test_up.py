@@ -255,6 +255,8 @@ def test_without_a_terminal_each_change_of_stages_is_a_line_and_the_records_are_
     lines = kedge("timeline", "web", "--state", state)
     assert "Deployment web created" in lines
     assert " bound to node-" in lines
+    coupled = kedge("coupling", "deployment", "--state", state)
+    assert re.search(r"^replicaset +ReplicaSet.apps +status.readyReplicas +watched +yes ", coupled, re.M), coupled
 
 
 def test_a_demo_that_is_kept_ends_and_its_cluster_goes_on_until_it_is_stopped(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ REPEATED_LINES_MAX = 5
 TABLES = {"limits.py"}
 """Files that are one long table, relative to `src/kedge`: a reader looks a row up, and never reads them through."""
 
-NOUNS_IN_ING = {"autoscaling", "binding", "recording", "wiring"}
+NOUNS_IN_ING = {"autoscaling", "binding", "coupling", "recording", "wiring"}
 """Names of modules that end like a gerund and are nouns of the field."""
 
 PERSONS = re.compile(r"\b(who|whoever|whom|whomever|nobody|somebody|anybody|everybody|anew)\b", re.I)

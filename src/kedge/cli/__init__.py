@@ -23,6 +23,7 @@ VERBS = {
     "config": "Check a configuration file, and show the values in effect.",
     "controllers": "Run every controller, in a process of its own.",
     "cordon": "Keep new pods off nodes.",
+    "coupling": "Print which controllers can change the inputs of another without calling it.",
     "delete": "Delete objects, and wait until they are gone.",
     "demo": "Find, shrink and replay a bug in a simulated cluster.",
     "describe": "Print everything about objects, with their events.",

@@ -63,7 +63,7 @@ class RecheckReport(NamedTuple):
 async def recheck_decisions(decisions: Iterable[Decision], recording: Recording) -> RecheckReport:
     """Run each decision again on the inputs that its record has, and compare."""
     env = env_of(recording)
-    reconcilers = _reconcilers(env)
+    reconcilers = reconcilers_of(env)
     logs: dict[str, KeptLogs] = {}
     agreed, differences = 0, []
     skipped: Counter[str] = Counter()
@@ -119,11 +119,15 @@ def env_of(recording: Recording) -> Env:
     return system_env()
 
 
-def _reconcilers(env: Env) -> dict[str, Reconciler]:
-    """Every reconciler by the name of its controller. Its client is never used: a recheck replies from the record."""
+def reconcilers_of(env: Env) -> dict[str, Reconciler]:
+    """Every reconciler by the name of its controller."""
+    return {each.name: each.reconciler for each in all_controllers(idle_runtime(env), leases=False)}
+
+
+def idle_runtime(env: Env) -> ControllerRuntime:
+    """For controllers that never run. Their client is never used: a recheck replies from the record."""
     client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="recheck")
-    runtime = ControllerRuntime(client, env, CacheSet(client, env), Recorder(env), None)
-    return {each.name: each.reconciler for each in all_controllers(runtime, leases=False)}
+    return ControllerRuntime(client, env, CacheSet(client, env), Recorder(env), None)
 
 
 # -- changed inputs --------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from kedge.api.event_bodies import NORMAL, WARNING
+from kedge.api.field_notes import FieldNotes, plain_object
 from kedge.api.holds import active_hold
 from kedge.api.intents import intent_of
 from kedge.api.kinds import Kind
@@ -98,6 +99,7 @@ class Context:
         *,
         fence: Fence | None = None,
         recorded: bool = True,
+        notes: FieldNotes | None = None,
     ) -> None:
         self._client = client
         self._env = env
@@ -105,6 +107,8 @@ class Context:
         self._floors = floors
         self._decision = decision
         self._steps: list[DecisionStep] | None = decision.steps if recorded else None
+        self._notes = notes
+        """Where the fields that the decision reads are noted; None if they are not."""
         self._fence = fence
         self._began_s = env.monotonic()
         self._calls = 0
@@ -164,7 +168,7 @@ class Context:
         found = self._cached(key.kind, "get", (key.namespace, key.name), lambda cache: cache.get(key))
         if key == self._decision.key and found is not None and not self._decision.uid:
             self._decision.uid, self._decision.generation = found.uid, found.metadata.generation
-        return found
+        return found if self._notes is None or found is None else self._notes.wrap(found)
 
     def list(
         self, kind: Kind, *, namespace: str = "", selector: LabelSelector | str | None = None
@@ -172,13 +176,25 @@ class Context:
         """Objects from the cache, in key order: all, those of one namespace, or those a selector matches."""
         chosen = parse_label_selector(selector) if isinstance(selector, str) else selector
         about = (namespace, "nothing" if chosen is not None and chosen.never else str(chosen or ""))
-        return self._cached(
+        found = self._cached(
             kind.key_kind, "list", about, lambda cache: cache.list(namespace=namespace, selector=chosen)
         )
+        if self._notes is None:
+            return found
+        noted = self._notes.wrap_all(found)
+        if noted and chosen is not None:
+            chosen.matches(noted[0].metadata.labels)  # notes the labels that the selector compares
+        return noted
 
     def by_index(self, kind: Kind, index: Index, value: str) -> tuple[Object, ...]:
         """Objects with `value` in an index that the controller declared, in key order."""
-        return self._cached(kind.key_kind, "index", (index.name, value), lambda cache: cache.by_index(index, value))
+        found = self._cached(kind.key_kind, "index", (index.name, value), lambda cache: cache.by_index(index, value))
+        if self._notes is None:
+            return found
+        noted = self._notes.wrap_all(found)
+        if noted:
+            tuple(index.values_of(noted[0]))  # notes the fields that the index is made of
+        return noted
 
     def owned(self, kind: Kind, owner: Object) -> tuple[Object, ...]:
         """Objects of `kind` that `owner` controls: this incarnation, not an earlier object of the same name."""
@@ -205,11 +221,11 @@ class Context:
     async def fresh(self, key: Key) -> Object | None:
         """One object read from the API server, past the cache. Use it before an action that cannot be undone."""
         found = await self._call(Get(key), self._find, get_reply)
-        return found[0] if found else None
+        return self._noted(found)[0] if found else None
 
     async def fresh_list(self, kind: Kind, *, namespace: str = "", label_selector: str = "") -> Sequence[Object]:
         options = ListOptions(namespace=namespace, label_selector=label_selector)
-        return await self._call(List(kind, options), self._send, list_reply)
+        return self._noted(await self._call(List(kind, options), self._send, list_reply))
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
         """Create an object. Use `ensure` where a repeat after a lost reply must find the same object."""
@@ -234,6 +250,7 @@ class Context:
         Raises:
             Conflict: it has changed. Let it end the reconcile: the next one reads first.
         """
+        found = found if isinstance(found, Key) else plain_object(found)
         key = found if isinstance(found, Key) else found.key
         patch = dict(body)
         if isinstance(found, Object):
@@ -251,7 +268,7 @@ class Context:
         Raises:
             Conflict: the object has changed. Let it end the reconcile: the next one reads first.
         """
-        patch = plan_status(found, status, self.now())
+        patch = plan_status(plain_object(found), status, self.now())
         if patch is None:
             return found
         return await self._write(Patch(found.key, patch, subresource="status"))
@@ -300,6 +317,7 @@ class Context:
 
     def _check_held(self, found: Object) -> None:
         """A safety net below every controller: an object on hold is not changed, whatever the plan was."""
+        found = plain_object(found)
         if any(name.startswith(HOLD_PREFIX) for name in found.metadata.annotations):
             hold = active_hold(found.metadata, self._decision.controller, self.now())
             if hold is not None:
@@ -317,6 +335,9 @@ class Context:
     def end(self) -> RunEffects:
         """Used by the controller: end the decision. Returns the effects of the run, for the loop detector."""
         self._ended = True
+        if self._notes is not None:
+            self._decision.touched = self._notes.touched()
+            self._notes.close()
         return RunEffects(bool(self._wrote), frozenset(self._wrote), self._saw)
 
     # -- recording ---------------------------------------------------------------------------------
@@ -324,6 +345,9 @@ class Context:
     def _draw_seed(self) -> int:
         self._decision.seed = self._env.random.getrandbits(63)
         return self._decision.seed
+
+    def _noted(self, found: tuple[Object, ...]) -> tuple[Object, ...]:
+        return found if self._notes is None else self._notes.wrap_all(found)
 
     def _note(self, step: DecisionStep) -> None:
         if self._steps is not None:

@@ -361,10 +361,19 @@ class Controller:
             waited_s=item.waited_s,
             began=env.now(),
         )
+        notes = None
         if recorder is not None:
             decision.marks = marks_of(self._by_kind.values(), env.monotonic())
+            notes = recorder.notes_for(decision)
         ctx = Context(
-            self._client, env, self._by_kind, self._floors, decision, fence=fence, recorded=recorder is not None
+            self._client,
+            env,
+            self._by_kind,
+            self._floors,
+            decision,
+            fence=fence,
+            recorded=recorder is not None,
+            notes=notes,
         )
         outcome: ItemOutcome | None = None
         lines = DECISION.set(decision.id)

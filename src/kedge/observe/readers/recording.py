@@ -15,6 +15,7 @@ from kedge.kept import Gap, Section, read_kept
 from kedge.observe.records import (
     BadRecord,
     CommitRecord,
+    CountsRecord,
     CoverageRecord,
     Decision,
     OutsideEvent,
@@ -34,6 +35,7 @@ class Recording:
     received: list[ReceivedPart] = field(default_factory=list)
     outside: list[OutsideEvent] = field(default_factory=list)
     coverages: list[CoverageRecord] = field(default_factory=list)
+    counts: list[CountsRecord] = field(default_factory=list)
     others: list[Section] = field(default_factory=list)
     """Sections of other layers."""
     gaps: list[Gap] = field(default_factory=list)
@@ -53,6 +55,8 @@ class Recording:
                 self.outside.append(record)
             case CoverageRecord():
                 self.coverages.append(record)
+            case CountsRecord():
+                self.counts.append(record)
 
 
 def read_recording(path: Path, kinds: Registry = KINDS) -> Recording:

@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from kedge.env import Env
 from kedge.errors import Terminal, check
 from kedge.kept import HEADER, encode_end
 from kedge.observe.recording.segments import segment_path, segments
 from kedge.observe.records import (
+    CountsRecord,
     CoverageRecord,
     Decision,
+    FieldCount,
     OutsideEvent,
     ReceivedPart,
     RecordEncoder,
@@ -96,6 +99,10 @@ class DecisionLog:
         self._coverage: Callable[[], CoverageRecord] | None = None
         self._covered = 0
         """The number of decisions that the last record of the coverage had seen."""
+        self._counts: Callable[[], CountsRecord] | None = None
+        self._counted: set[FieldCount] = set()
+        """The rows in this segment, each with its last count."""
+        self._counts_due_s = 0.0
         self._unencoded: list[Decision] = []
         """Records to encode. Many together cost less: the code is in the processor's caches from the second on."""
         self._pending: list[bytes] = []
@@ -122,6 +129,13 @@ class DecisionLog:
     def keep_inputs(self, pieces: InputPieces) -> None:
         """Write with the records what they were decided on: `pieces` returns it for a batch of them."""
         self._inputs = pieces
+
+    def count_by(self, counts: Callable[[], CountsRecord]) -> None:
+        """With records, but not more often than `Limits.decision_counts_every_s`, and at the end, write the counts.
+
+        A segment stands alone: its first record of counts has every row, later ones those that changed.
+        """
+        self._counts = counts
 
     def append(self, decision: Decision) -> None:
         """Add a record to the next batch. Raises neither for the content of the record nor for the disk.
@@ -194,6 +208,7 @@ class DecisionLog:
         self._collect()
         if self._pending:
             self._write_coverage()
+            self._write_counts()
         self._write_pending()
 
     def _write_coverage(self) -> None:
@@ -203,6 +218,19 @@ class DecisionLog:
         if found.seen != self._covered:
             self._covered = found.seen
             frames = self._encoder.coverage(found)
+            self._pending += frames
+            self._pending_bytes += sum(map(len, frames))
+
+    def _write_counts(self, *, last: bool = False) -> None:
+        now_s = self._env.monotonic()
+        if self._counts is None or (self._counted and not last and now_s < self._counts_due_s):
+            return
+        self._counts_due_s = now_s + self._env.limits.decision_counts_every_s
+        found = self._counts()
+        rows = tuple([row for row in found.rows if row not in self._counted])
+        if rows:
+            self._counted = set(found.rows)
+            frames = self._encoder.counts(replace(found, rows=rows))
             self._pending += frames
             self._pending_bytes += sum(map(len, frames))
 
@@ -254,6 +282,7 @@ class DecisionLog:
         """Write and sync pending records, and close the segment. A later record begins another."""
         self._collect()
         self._write_coverage()
+        self._write_counts(last=True)
         self.flush()
         self.sync()
         self._end_segment()
@@ -312,6 +341,7 @@ class DecisionLog:
         """Close the segment after its last whole batch. The next flush begins another, which stands alone."""
         check(not self._pending, "pending records refer to versions in the segment that ends")
         self._encoder = RecordEncoder()
+        self._counted = set()
         if self._descriptor < 0:
             return
         path, descriptor, size = self._path, self._descriptor, self._size

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from kedge.api.field_notes import FieldNotes
 from kedge.env import Env
 from kedge.keys import Key, Revision
-from kedge.observe.recording.aggregate import Aggregate, FieldCount
+from kedge.observe.recording.aggregate import Aggregate
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.rules import WROTE, KeepReason, KeepRules, KeepSelector, Window
-from kedge.observe.records import CacheRead, Call, CoverageRecord, Decision
+from kedge.observe.records import CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
 
 Release = Callable[[], None]
 Pin = Callable[[Decision], Sequence[Release]]
@@ -97,6 +98,11 @@ class Recorder:
         self._pins: list[Pin] = []
         """One for each of `_ended`."""
         self._batch_max = env.limits.decisions_batch_max
+        self._noted = (env.limits.decisions_noted_first, env.limits.decisions_noted_every)
+        self._begun: dict[str, int] = {}
+        """By controller: decisions that asked for notes."""
+        self._deciders: dict[str, None] = {}
+        """Every `Decision.process`, in order."""
         self._kept = dict.fromkeys((rule.value for rule in KeepReason), 0)
         self._since = env.now()
         self._seen = 0
@@ -106,7 +112,9 @@ class Recorder:
         """Whether the recorder records; False turns it off."""
         if log is not None:
             log.add_source(self._process)
-            log.cover_by(partial(self.coverage_record, env.new_uid()[:8]))
+            run = env.new_uid()[:8]
+            log.cover_by(partial(self.coverage_record, run))
+            log.count_by(partial(self.counts_record, run))
         self._show()
 
     # -- recording ---------------------------------------------------------------------------------
@@ -114,6 +122,20 @@ class Recorder:
     def why_keep(self, decision: Decision) -> str:
         """The rule that keeps this decision, which has ended; empty if it is only counted."""
         return self._keeper.why_keep(decision) if self.records else ""
+
+    def notes_for(self, decision: Decision) -> FieldNotes | None:
+        """Notes for a decision that begins; None if the fields that it reads are not noted.
+
+        Noted are the first decisions of each controller, retries, all decisions while a window is open, and a sample.
+        """
+        if not self.records:
+            return None
+        name = decision.controller
+        begun = self._begun[name] = self._begun.get(name, 0) + 1
+        first, every = self._noted
+        if begun <= first or begun % every == 0 or decision.attempt > 1 or self._keeper.has_windows:
+            return FieldNotes(self._env.limits.decision_objects_noted_max)
+        return None
 
     def take(self, decision: Decision, pin: Pin = _pin_nothing) -> None:
         """Count a decision that has ended, and keep it if `Decision.kept` is set already or a rule keeps it.
@@ -209,6 +231,12 @@ class Recorder:
         found = self.coverage()
         return CoverageRecord(process, found.since, found.until, found.seen, dict(found.kept), found.sample_every)
 
+    def counts_record(self, process: str) -> CountsRecord:
+        """The counts up to now, for a log or a kept file. `process` names this recorder in it."""
+        rows = tuple(self.counts())
+        noted_every = self._env.limits.decisions_noted_every
+        return CountsRecord(process, self._since, self._env.now(), rows, tuple(self._deciders), noted_every)
+
     def statistics(self) -> RecorderStatistics:
         self._process()
         return RecorderStatistics(
@@ -234,6 +262,11 @@ class Recorder:
         for decision, pin in zip(ended, pins, strict=True):
             table = self._aggregate.table(decision.controller)
             reads = table.reads
+            if decision.process not in self._deciders:
+                self._deciders[decision.process] = None
+            table.count_wakes(decision.wakes)
+            if decision.touched:
+                table.count_touches(decision)
             for step in decision.steps:
                 if type(step) is CacheRead:
                     try:

@@ -42,7 +42,9 @@ from kedge.observe.records.decision import (
 )
 from kedge.observe.records.history import (
     CommitRecord,
+    CountsRecord,
     CoverageRecord,
+    FieldCount,
     OutsideEvent,
     ReceivedChange,
     ReceivedEntry,
@@ -64,10 +66,12 @@ __all__ = [
     "Call",
     "Clock",
     "CommitRecord",
+    "CountsRecord",
     "CoverageRecord",
     "Decision",
     "DecisionStep",
     "EmptyNodes",
+    "FieldCount",
     "LocalState",
     "Measured",
     "NearestNode",

@@ -22,6 +22,7 @@ from kedge.keys import Key, Origin, Revision
 from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, encode_plain
 from kedge.observe.records.history import (
     CommitRecord,
+    CountsRecord,
     CoverageRecord,
     OutsideEvent,
     ReceivedChange,
@@ -37,10 +38,11 @@ COMMIT: Final = "commit"
 RECEIVED: Final = "received"
 OUTSIDE: Final = "outside"
 COVERAGE: Final = "coverage"
+COUNTS: Final = "counts"
 CODEC_VERSION: Final = 2
 """The version of all sections above. Fields may be added at the end of a record without a new one."""
 
-Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent | CoverageRecord
+Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent | CoverageRecord | CountsRecord
 
 
 class BadRecord(KedgeError):
@@ -147,6 +149,9 @@ class RecordEncoder:
     def coverage(self, coverage: CoverageRecord) -> list[bytes]:
         return self._record(COVERAGE, lambda: coverage)
 
+    def counts(self, counts: CountsRecord) -> list[bytes]:
+        return self._record(COUNTS, lambda: counts)
+
     def _entries(self, entries: Iterable[ReceivedEntry]) -> list[Any]:
         return [
             (
@@ -226,6 +231,7 @@ _commit: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int], tu
 _received: Final = msgspec.msgpack.Decoder(_WirePart)
 _outside: Final = msgspec.msgpack.Decoder(OutsideEvent)
 _coverage: Final = msgspec.msgpack.Decoder(CoverageRecord)
+_counts: Final = msgspec.msgpack.Decoder(CountsRecord)
 
 
 class RecordReader:
@@ -304,6 +310,9 @@ class RecordReader:
     def _read_coverage(self, body: bytes) -> CoverageRecord:
         return _coverage.decode(body)
 
+    def _read_counts(self, body: bytes) -> CountsRecord:
+        return _counts.decode(body)
+
     def _all(self, numbers: Iterable[int]) -> tuple[Object, ...]:
         return tuple(map(self._find, numbers))
 
@@ -325,6 +334,7 @@ _READERS: Final[dict[str, Callable[[RecordReader, bytes], Record | None]]] = {
     RECEIVED: RecordReader._read_received,
     OUTSIDE: RecordReader._read_outside,
     COVERAGE: RecordReader._read_coverage,
+    COUNTS: RecordReader._read_counts,
 }
 
 

@@ -254,6 +254,8 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The part that only an agent's decision has."""
     admission: AdmittedWrite | None = None
     """The part that only a decision of admission has."""
+    touched: dict[str, tuple[str, ...]] | None = None
+    """The fields that it read, by kind; None unless this decision was noted."""
 
     @property
     def calls(self) -> list[Call]:

@@ -15,7 +15,7 @@ from kedge.cli.kept_decisions import env_of
 from kedge.cli.perturbed_decisions import fields_of_attempt
 from kedge.errors import Compacted
 from kedge.observe.readers.coupling.fields import touches
-from kedge.runtime.cache.kept_log import received_logs
+from kedge.runtime.cache.kept_log import KeptLogs
 from kedge.scheduler.report.declared_reads import READ_FIELDS
 from kedge.scheduler.report.recheck import held_at
 from kedge.sim.scenario import ScenarioRun, keep_run, load_scenario, run_scenario
@@ -82,7 +82,7 @@ def test_a_name_that_the_records_do_not_have_is_refused_with_the_next_step(kept:
     assert "use one of" in done.output or "was not kept" in done.output
 
 
-def test_without_a_cluster_it_says_how_to_get_one(tmp_path: Path) -> None:
+def test_without_a_cluster_it_names_the_command_that_starts_one(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["coupling", "deployment", "--state", str(tmp_path)])
     assert done.exit_code == 1
     assert "start one with `kedge up`, or give --state" in done.output
@@ -94,11 +94,11 @@ def test_a_scheduler_reads_no_field_that_it_does_not_declare(name: str) -> None:
     env, tried = env_of(recording), 0
     for decision in [each for each in recording.decisions if each.scheduling is not None and each.scheduling.choice]:
         try:
-            held = held_at(decision, received_logs(recording.received, decision.process, env.limits))
+            held = held_at(decision, KeptLogs(recording.received, decision.process, env.limits).at(decision.marks))
         except Compacted:
             continue
         touched = fields_of_attempt(decision, held, env)
-        if "spec.volumes" in touched["Pod"]:
+        if "spec.hostname" in touched["Pod"] or "spec.restartPolicy" in touched["Pod"]:
             continue  # two specs were compared as a whole, to see that two pods are alike
         tried += 1
         for kind, fields in touched.items():

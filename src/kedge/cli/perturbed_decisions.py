@@ -18,7 +18,7 @@ from kedge.observe.readers.coupling.perturbation import changed_versions
 from kedge.observe.readers.recording import Recording
 from kedge.observe.records import CacheRead, Decision
 from kedge.runtime import CutOff, Reconciler, RecordedEvidence
-from kedge.runtime.cache.kept_log import received_logs
+from kedge.runtime.cache.kept_log import KeptLogs
 from kedge.runtime.recheck import difference_on, recheck, touched_fields
 from kedge.scheduler.report.recheck import Held, decide_again, held_at
 
@@ -145,7 +145,7 @@ class PerturbedRuns:
     def _held_by(self, decision: Decision) -> Held | None:
         if decision.id not in self._held:
             found: Held | None = None
-            logs = received_logs(self.recording.received, decision.process, self.env.limits)
+            logs = KeptLogs(self.recording.received, decision.process, self.env.limits).at(decision.marks)
             if logs:
                 try:
                     found = held_at(decision, logs)

@@ -20,6 +20,7 @@ from kedge.agent.process import ProcessDriver
 from kedge.agent.process.channel import may_hold_processes
 from kedge.agent.process.endpoint import AgentEndpoint, EndpointAddress
 from kedge.agent.process.services import ServiceProxies
+from kedge.agent.process.system_info import read_system_info
 from kedge.agent.process.volumes import unmount_volumes
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.cli.debug_pages import add_debug_pages
@@ -202,6 +203,7 @@ def machine_of(
         capacity={"cpu": str(cpus), "memory": str(memory), "pods": "110", "ephemeral-storage": "10Gi"},
         labels={ZONE_LABEL: zone, REGION_LABEL: "local"},
         boot_id=boot_id(),
+        system=read_system_info(Path("/")),
         addresses=(endpoint.host if endpoint is not None else "127.0.0.1",),
         endpoint_port=endpoint.port if endpoint is not None else 0,
         certificate=endpoint.fingerprint if endpoint is not None else "",

@@ -149,7 +149,7 @@ class PodWorker:
         self._records.planned(observation, plan)
         for stop in plan.stop:
             container = None if pod is None else _container_of(pod, stop.process.identity.container)
-            await self._hooks.stop(stop.process.identity, container, stop.grace_s)
+            await self._hooks.stop(stop.process.identity, container, stop.grace_s, stop.cause)
         if plan.ending is Ending.CONFIRM:
             await self._confirm(processes)
             if pod is None:
@@ -210,8 +210,9 @@ class PodWorker:
                 self._hooks.forget(identity)
             elif identity in self._hooks.failed or self._hooks.is_starting(identity):
                 known = health.get(identity.container, HEALTHY)
-                alive = known.alive and identity not in self._hooks.failed
-                health[identity.container] = replace(known, started=False, alive=alive)
+                failed = self._hooks.failed.get(identity)
+                sick = known.sick if failed is None else f"postStart hook failed: {failed}"
+                health[identity.container] = replace(known, started=False, sick=sick)
         return PodObservation(
             pod=pod,
             processes=processes,
@@ -390,6 +391,7 @@ class PodWorker:
             plan,
             now=now,
             address=self._driver.address(self.uid),
+            node_address=self._context.node.address,
             waiting=self._waiting,
             resize_failed=self._resize_failed,
         )

@@ -28,7 +28,7 @@ from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import SharedElection
 from kedge.server.service import AdmissionChain, Service
-from kedge.sim.cluster.agents import OnStart, SimulatedDriver
+from kedge.sim.cluster.agents import SYSTEM, OnStart, SimulatedDriver
 from kedge.sim.cluster.dump import DumpPlan, load_dump
 from kedge.sim.cluster.faults import FaultyService, disk_slowness
 from kedge.sim.cluster.links import (
@@ -285,6 +285,7 @@ class Cluster:
             labels=node.machine.labels,
             taints=node.machine.taints,
             boot_id=node.driver.boot_id,
+            system=SYSTEM,
         )
         agent = Agent(client, env, node.driver, machine)
         node.agents.append(agent)

@@ -1,4 +1,4 @@
-"""Small controllers with planted couplings, on a simulated cluster, and what `kedge coupling` says of them."""
+"""Small controllers with planted couplings, on a simulated cluster, and what `kedge coupling` shows of them."""
 
 from __future__ import annotations
 

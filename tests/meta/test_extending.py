@@ -21,6 +21,7 @@ CHECKED_BY = (
     "tests/meta/test_wellknown.py",
     "tests/meta/test_fault_table.py::test_the_table_in_the_docs_is_made_from_the_registry",
     "tests/unit/api/test_kinds.py::test_there_is_a_manifest_of_every_kind_and_a_kind_for_every_manifest",
+    "tests/unit/api/test_types.py",
     "tests/unit/api/test_validation.py::test_a_valid_manifest_of_every_kind_passes_without_a_warning",
 )
 """Tests that a new name, kind or fault breaks if a file is left out."""

@@ -273,7 +273,7 @@ def test_verbose_prints_the_lines_that_a_story_leaves_out() -> None:
 # -- kept runs -------------------------------------------------------------------------------------
 
 
-def told(output: str) -> list[str]:
+def lines_of_story(output: str) -> list[str]:
     """The heading, the lines and the names of a printed story."""
     lines = output.splitlines()
     begin = next(number for number, line in enumerate(lines) if line.startswith("TIME "))
@@ -281,17 +281,17 @@ def told(output: str) -> list[str]:
     return lines[begin : end + 1]
 
 
-def test_a_replay_and_its_copies_tell_the_story_of_the_run(tmp_path: Path) -> None:
+def test_a_replay_and_its_copies_show_the_story_of_the_run(tmp_path: Path) -> None:
     """The names of the file, the actors, the revisions, and the inputs of decisions: all are in the kept file."""
     name = "duplicate-reservation"
     run = CliRunner().invoke(main, ["scenario", "run", name, "--out", str(tmp_path)])
     kept = str(tmp_path / f"{name}-seed-82219.kedge")
     again = CliRunner().invoke(main, ["replay", kept])
     assert again.exit_code == 0, again.output
-    assert told(again.output) == told(run.output)
+    assert lines_of_story(again.output) == lines_of_story(run.output)
     assert "decided    node-b7 is reserved for Pod risk/replica-042; read" in again.output
-    whole = told(CliRunner().invoke(main, ["replay", "--verbose", kept]).output)
-    assert len(whole) > len(told(again.output))
+    whole = lines_of_story(CliRunner().invoke(main, ["replay", "--verbose", kept]).output)
+    assert len(whole) > len(lines_of_story(again.output))
     copies = CliRunner().invoke(main, ["replay", kept, "--extract", str(tmp_path / "parts")])
     assert copies.exit_code == 0, copies.output
     assert (tmp_path / "parts" / "timeline.txt").read_text().splitlines() == whole

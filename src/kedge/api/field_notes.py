@@ -41,7 +41,7 @@ class FieldNotes:
     """The fields that one decision touched, by kind."""
 
     def __init__(self, objects_max: int) -> None:
-        """Of each read, at most `objects_max` objects are noted: the fields of further ones are the same."""
+        """At most `objects_max` objects of each read are noted: the fields of further ones are the same."""
         self._objects_max = objects_max
         self._fields: dict[str, dict[str, None]] = {}
         self._wrapped: dict[int, tuple[Object, Object]] = {}
@@ -87,7 +87,7 @@ class NotedObject(Object, frozen=True, eq=False, kw_only=True, gc=True):
 
     plain: Object
     note: Callable[[str], None]
-    """Of the decision's notes, and not of this object: a cycle of views and objects would not be collected."""
+    """Part of the decision's notes, not of this object: a cycle of views and objects would not be collected."""
 
     @property
     def view(self) -> Any:

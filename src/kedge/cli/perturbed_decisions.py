@@ -33,7 +33,7 @@ VERSIONS_MAX: Final = 8
 
 
 class _ChangedEvidence(RecordedEvidence):
-    """The record's own objects, with one of them changed or left out."""
+    """The record's own objects, with one object changed or left out."""
 
     def __init__(self, key: Key, changed: Object | None) -> None:
         self._key = key

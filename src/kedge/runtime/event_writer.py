@@ -23,7 +23,7 @@ from kedge.keys import Fence, Key, Origin
 SUBJECTS_MAX: Final = 5
 """Names in one message; the others are counted."""
 _KNOWN_MAX: Final = 4_096
-"""Objects and Events that are remembered. Of a forgotten one the next write reads the count."""
+"""Objects and Events that are remembered. The next write of a forgotten one reads the count."""
 
 
 class EventNote(NamedTuple):

@@ -42,7 +42,7 @@ def reader_rows(*fields: str) -> list[FieldCount]:
     ]
 
 
-def test_counts_alone_make_edges_that_say_so() -> None:
+def test_counts_alone_make_edges_that_are_marked_so() -> None:
     rows = reader_rows("status.phase", "spec.nodeName")
     rows += [
         FieldCount("writer", "patch status", "Pod", "status.phase", 7),

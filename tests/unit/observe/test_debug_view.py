@@ -81,7 +81,7 @@ def test_the_decisive_blocker_is_named_with_the_node_that_would_fit_without_it(
 
 
 @pytest.mark.parametrize("other", [QUOTA_FIRST, "0/3 nodes: 3 cpu"])
-def test_a_reason_is_told_once_for_replicas_that_share_it(other: str) -> None:
+def test_a_reason_is_shown_once_for_replicas_that_share_it(other: str) -> None:
     reasons = {"replica-042": QUOTA_FIRST, "replica-043": other}
     found = lines(
         [deployment(9, ready=6), *map(pending_pod, reasons)],

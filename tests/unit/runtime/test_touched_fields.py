@@ -30,7 +30,7 @@ SELECTED = ("metadata.labels.app", "metadata.labels.tier")
 
 
 async def reads_some(ctx: Context, key: Key) -> Action:
-    """Of its object only the size, and a status that it writes itself."""
+    """Only the size of its object, and a status that it writes itself."""
     found = ctx.get(key)
     if found is None:
         return Action.await_change()

@@ -74,7 +74,7 @@ def first_byte(descriptor: int) -> int:
 def read_message(record: Mapping[str, Any], *, failed: bool) -> str:
     """The cause of its stop, and the text that a process left in its termination file.
 
-    Of a process that failed, by its policy, the end of its log.
+    The end of its log, by its policy, if it failed.
     """
     path, policy = record.get("termination", ("", ""))
     text = b""

@@ -41,7 +41,7 @@ def history_of(keys: Iterable[Key], decisions: Iterable[Decision]) -> Recording:
 
 
 def is_about(decision: Decision, keys: set[Key], uids: set[str]) -> bool:
-    """Whether a decision is about one of the objects, or refused an object that one of them would have owned."""
+    """Whether a decision is about one of the objects, or refused an object that they would have owned."""
     return decision.key in keys or (decision.admission is not None and decision.admission.owner_uid in uids)
 
 

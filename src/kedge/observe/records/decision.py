@@ -144,7 +144,7 @@ class PodAct(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="act"):
     """Empty if it is about the whole pod."""
     why: str = ""
     attempt: int = 0
-    """Of the container's process."""
+    """The attempt number of the container's process."""
     delay_s: float = 0.0
     """The pause before the next start."""
 

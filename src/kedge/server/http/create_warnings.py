@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kedge.api.kinds import Kind
-from kedge.api.wellknown import POD_KIND, SERVICE_KIND
+from kedge.api.wellknown import ADMISSION_GROUP, EXTENSIONS_GROUP, POD_KIND, SERVICE_KIND
 
 NOTE = "kedge runs commands as processes of the node: an image is only a label, and there is no pod network"
 
-_STORED_ONLY: Final = frozenset({"apiextensions.k8s.io", "admissionregistration.k8s.io"})
+_STORED_ONLY: Final = frozenset({EXTENSIONS_GROUP, ADMISSION_GROUP})
 """Groups whose objects change nothing."""
 _CLUSTER_IP: Final = "ClusterIP"
 

@@ -293,7 +293,7 @@ def two_hops(
 ) -> list[TwoHops]:
     """Paths over one controller between.
 
-    With all decisions kept, one of them must have read the first field and written the second; otherwise the counts are
+    With all decisions kept, a decision must have read the first field and written the second; otherwise the counts are
     enough.
     """
     found = []

@@ -32,8 +32,8 @@ SHORT_UNITS = {
     "pct",
 }
 """Endings that name a unit which OpenMetrics does not use."""
-NOT_METRICS = {"kedge_target", "kedge_target_", "kedge_server"}
-"""Strings of the source that look like names of metrics: names of modules and of a fixture."""
+NOT_METRICS = {"kedge_target", "kedge_target_", "kedge_server", "kedge_fields"}
+"""Strings of the source that look like names of metrics: names of modules, of a fixture and of an attribute."""
 SERIES_MAX = 5
 
 

@@ -134,9 +134,9 @@ def test_an_agent_that_crashes_anywhere_keeps_the_order_of_init_containers_hooks
             assert crash_plan.crashes == 1
 
 
-async def stop_at_once(self: PodHooks, identity: Identity, container: object, grace_s: float) -> None:
+async def stop_at_once(self: PodHooks, identity: Identity, container: object, grace_s: float, cause: str) -> None:
     del container
-    await self._driver.stop(identity, grace_s=grace_s)
+    await self._driver.stop(identity, grace_s=grace_s, cause=cause)
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,7 @@ class LocalCluster:
 async def local_cluster(
     state: Path, host: str, port: int, nodes: int, env: Env | None = None, *, send_spans: SendSpans | None = None
 ) -> AsyncIterator[LocalCluster]:
-    """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`.
-
-    `send_spans` takes the spans of the decisions.
-    """
+    """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
     env = env or system_env()
     identity = ensure_identity(state, host, env)
     store = await StoreChoice().open(state, env)
@@ -118,18 +115,17 @@ async def local_cluster(
         access = ApiAccess(client_host(host), bound, authority)
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
-            locks.enter_context(folder_lock(node_folder(state, name) / AGENT_LOCK, "kedge agent"))
             folder = node_folder(state, name)
+            locks.enter_context(folder_lock(folder / AGENT_LOCK, "kedge agent"))
             inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(AGENTS,))
             agent_client = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
             services = ServiceProxies(agent_client, env, folder, boot_id=boot_id())
             driver = drivers[name] = ProcessDriver(folder, environment=os.environ, limits=env.limits, services=services)
-            endpoint = AgentEndpoint(driver, env)
-            endpoints.append(endpoint)
-            address = await start_endpoint(endpoint, "127.0.0.1", 0, authority)
+            endpoints.append(AgentEndpoint(driver, env))
+            address = await start_endpoint(endpoints[-1], "127.0.0.1", 0, authority)
             machine = machine_of(name, zone, address, await driver.conditions())
-            tasks.append(env.spawn(services.run(), name=f"services of {name}"))
             agent = Agent(agent_client, env, driver, machine, access, plane.recorder)
+            tasks.append(env.spawn(services.run(), name=f"services of {name}"))
             tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
         await faults.start()
         cluster = LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)

@@ -164,8 +164,8 @@ def _changes(before: Health, now: Health) -> Iterator[str]:
         yield "started" if now.started else "not started yet"
     if before.ready != now.ready:
         yield "ready" if now.ready else "not ready"
-    if before.alive != now.alive:
-        yield "alive" if now.alive else "it failed, so the process is stopped"
+    if before.sick != now.sick:
+        yield f"{now.sick}, so the process is stopped" if now.sick else "alive"
 
 
 class _BindRecord(msgspec.Struct):

@@ -103,6 +103,8 @@ async def test_versions_that_cannot_be_served() -> None:
             ({"resourceVersion": "1", "resourceVersionMatch": "Around"}, 422),
             ({"watch": "1", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, 422),
             ({"watch": "1", "sendInitialEvents": "true"}, 422),
+            ({"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, 422),
+            ({"sendInitialEvents": "false"}, 422),
             ({"watch": "1", "resourceVersion": "abc"}, 400),
             ({"continue": "nonsense"}, 400),
             ({"limit": "few"}, 400),

@@ -13,6 +13,7 @@ from typing import Final
 
 from kedge.api.objects import Object
 from kedge.api.views import ContainerStatus, PodView
+from kedge.api.wellknown import BIND_ANNOTATION
 from kedge.keys import Key
 from kedge.observe.readers.why.admission import admission_lines
 from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
@@ -185,7 +186,9 @@ def _stage_line(view: PodView, attempts: Sequence[Decision], now: datetime) -> s
 def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
     if not attempts:
         if view.spec.node_name:
-            yield EvidenceLine("decision", "the record of its placement was counted and not kept")
+            by_scheduler = BIND_ANNOTATION in view.metadata.annotations
+            kept = "the record of its placement was counted and not kept"
+            yield EvidenceLine("decision", kept if by_scheduler else "it was created with the name of its node")
         return
     last = attempts[-1]
     attempt = last.scheduling

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kedge.api.kinds import KINDS
-from kedge.server.http.create_warnings import NOTE, create_warnings, pod_warnings
+from kedge.server.http.create_warnings import NOTE, create_warnings, has_warnings, pod_warnings
 
 RUNS = {"name": "main", "command": ["true"]}
 
@@ -84,3 +84,4 @@ def test_kinds_that_change_nothing_are_named() -> None:
     for kind in KINDS:
         found = create_warnings(kind, {"spec": {}})
         assert bool(found) == (kind.group in ("apiextensions.k8s.io", "admissionregistration.k8s.io")), kind.kind
+        assert not found or has_warnings(kind)

@@ -18,6 +18,11 @@ _STORED_ONLY: Final = frozenset({EXTENSIONS_GROUP, ADMISSION_GROUP})
 _CLUSTER_IP: Final = "ClusterIP"
 
 
+def has_warnings(kind: Kind) -> bool:
+    """Whether objects of this kind may have warnings: others need not be decoded for them."""
+    return kind.key_kind in (POD_KIND, SERVICE_KIND) or kind.group in ("apps", "batch", *_STORED_ONLY)
+
+
 def create_warnings(kind: Kind, body: Mapping[str, Any]) -> tuple[str, ...]:
     """The warnings about a new object."""
     if kind.group in _STORED_ONLY:

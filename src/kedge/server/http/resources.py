@@ -59,7 +59,7 @@ from kedge.logs import DEBUG, INFO
 from kedge.server.http import parameters, versions
 from kedge.server.http.access import Attributes, Caller, check_allowed, check_token_allowed
 from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
-from kedge.server.http.create_warnings import create_warnings
+from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.negotiation import ReplyForm, reply_form
@@ -296,7 +296,7 @@ class _Call:
             raise MethodNotAllowed("an object is created by POST to its collection, without its name in the path")
         body, warnings = self._object(new=True)
         written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
-        if not self._kedge_client:
+        if not self._kedge_client and has_warnings(self._kind):
             warnings += create_warnings(self._kind, body if isinstance(body, Mapping) else written.object.edit())
         self._reply.written(self._as_served(written), self._form, 201, warnings)
 

@@ -40,7 +40,7 @@ def test_the_scheduler_s_quota_is_found_decisive_and_its_limit_is_shared(kept: P
     assert done.exit_code == 0, done.output
     document = json.loads(done.output)
     edges = {(each["writer"], each["kind"], each["field"]): each for each in document["edges"]}
-    quota = edges["user", "ZoneQuota.kedge.dev", "status.zones"]
+    quota = edges["agents", "ZoneQuota.kedge.dev", "status.zones"]
     assert quota["decisive"] is True
     assert quota["readsDeclared"] is True
     assert edges["node-lifecycle", "Node", "spec.taints"]["decisive"] is True

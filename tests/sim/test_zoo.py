@@ -143,7 +143,6 @@ SLICE = (
         "replaced-pod-left-behind",
         "fights-not-slowed",
         "first-come-first-served",
-        "edited-in-place",
     ],
 )
 def test_the_cheap_entries_are_found_within_a_few_seeds(name: str) -> None:

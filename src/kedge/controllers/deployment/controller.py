@@ -265,7 +265,7 @@ class DeploymentReconciler:
                 verdict.condition,
                 *(failures(view, sets) if refusal is None else [_refused(refusal)]),
                 *repairs(view, sets),
-                *rollback(view, current),
+                *rollback(view, current, rolls_back=is_rollback(facts.current, facts.old)),
                 *availability_floor(view, plan.floor),
                 *stage_conditions(
                     progress,

@@ -404,6 +404,11 @@ class Limits:
         "records in memory, each with the versions it read; older ones are in the log",
         metric="kedge_decisions_held",
     )
+    decisions_recent_max: int = bound(
+        1_024,
+        "versions whose writers no rule kept, held for a while: if a kept decision read one, its writer is kept too",
+        metric="kedge_decisions_recent",
+    )
     decisions_batch_max: int = bound(
         64,
         "ended decisions that are counted and kept together, and kept ones that are encoded together: one by one they"
@@ -450,6 +455,11 @@ class Limits:
     decision_window_s_max: float = bound(
         86_400.0, "a window that is never closed ends after this long", metric="kedge_decisions_windows"
     )
+    decision_window_after_s: float = bound(
+        300.0,
+        "a window stays open so long after a change of a SchedulingPolicy, and after the end of a rollout",
+        metric="kedge_decisions_windows",
+    )
     decision_log_bytes_max: int = bound(
         256 << 20,
         "disk space of the log; past it the oldest segment is deleted",
@@ -464,6 +474,11 @@ class Limits:
         8 << 20,
         "cache contents in one segment, so that its scheduling attempts can be run again; past it they are left out",
         metric="kedge_decisions_log_inputs_bytes",
+    )
+    decision_index_part_max: int = bound(
+        1_024,
+        "decisions in one part of the log's index: a reader scans those after the last part, and looks into every part",
+        metric="kedge_decisions_log_unindexed",
     )
     decision_log_record_bytes_max: int = bound(
         2 << 20,

@@ -382,6 +382,12 @@ _OWN = (
             _Column("Stage", "integer", ".status.stage"), _AGE, _Column("Reason", path=".status.reason", priority=1),
         ),
     ),
+    Kind(
+        group="kedge.dev", version="v1", kind="RecordingWindow", plural="recordingwindows",
+        singular="recordingwindow", short_names=("recwin",), categories=("kedge",), namespaced=False,
+        view=views.RecordingWindowView,
+        columns=(_Column("Until", path=".spec.until"), _Column("Reason", path=".spec.reason"), _AGE),
+    ),
 )  # fmt: skip
 
 KINDS = Registry((*_CORE, *_GROUPS, *_OWN))

@@ -60,6 +60,7 @@ NODE_ALLOCATION_KIND: Final = "NodeAllocation.kedge.dev"
 SCHEDULING_POLICY_KIND: Final = "SchedulingPolicy.kedge.dev"
 ZONE_QUOTA_KIND: Final = "ZoneQuota.kedge.dev"
 ROLLOUT_KIND: Final = "Rollout.kedge.dev"
+RECORDING_WINDOW_KIND: Final = "RecordingWindow.kedge.dev"
 
 # Internal records: they have a key and no API. The service writes them in the commit that they belong to.
 FENCE_KIND: Final = keys.FENCE

@@ -35,6 +35,7 @@ VERBS = {
     "hunt": "Run many seeds of a simulated program and report each bug once.",
     "logs": "Print the output of a pod's containers.",
     "queue": "Print the work queues of a running cluster: depth, ages, retries and reasons.",
+    "record": "Keep every decision for a while: open, close and list recording windows.",
     "replay": "Run a recorded failure again.",
     "reset": "Remove the state of the local cluster.",
     "restore": "Make a new store from a backup.",

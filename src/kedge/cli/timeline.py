@@ -14,6 +14,7 @@ from kedge.cli.up import state_in_use
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
+    from kedge.keys import Key
     from kedge.observe.readers.object_timeline import ObjectTimeline
     from kedge.observe.readers.recording import Recording
 
@@ -95,13 +96,14 @@ def _from_file(
 def _from_log(
     folder: Path, name: str, namespace: str, generation: int | None, since: float | None
 ) -> ObjectTimeline | None:
-    from kedge.cli.live import decision_folders, logged_records
+    from kedge.cli.live import decision_folders, logged_history
     from kedge.errors import NotFound
 
     if not decision_folders(folder):
         raise NotFound(f"no cluster has run in {folder}: start one with `kedge up`, or give --state")
     begin = datetime.now(UTC) - timedelta(seconds=since) if since is not None else None
-    return timeline_of(name, namespace, logged_records(folder), generation=generation, since=begin)
+    logged = logged_history(folder, keys_of(name, namespace))
+    return timeline_of(name, namespace, logged, generation=generation, since=begin)
 
 
 def timeline_of(
@@ -110,12 +112,10 @@ def timeline_of(
     """The timeline of the first object that NAME may mean and the records know; None if there is none."""
     from dataclasses import replace
 
-    from kedge.keys import Key
     from kedge.observe.readers.object_history import history_of
     from kedge.observe.readers.object_timeline import object_timeline
 
-    for kind in kinds_of(name):
-        key = Key(kind.key_kind, namespace if kind.namespaced else "", name.rpartition("/")[2])
+    for key in keys_of(name, namespace):
         part = recording
         if not recording.states:  # a decision log has no commits, but versions that decisions read and wrote
             part = replace(recording, commits=history_of([key], recording.decisions).commits)
@@ -134,3 +134,11 @@ def kinds_of(name: str) -> tuple[Kind, ...]:
     if not slash:
         return tuple(KINDS.of_key_kind(each) for each in (POD_KIND, DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND))
     return (KINDS.resolve(word),)
+
+
+def keys_of(name: str, namespace: str) -> list[Key]:
+    """The objects that an argument may mean, in the order in which they are tried."""
+    from kedge.keys import Key
+
+    bare = name.rpartition("/")[2]
+    return [Key(kind.key_kind, namespace if kind.namespaced else "", bare) for kind in kinds_of(name)]

@@ -308,7 +308,7 @@ def test_metrics_are_up_to_date_when_they_are_scraped() -> None:
         recorder.take(decision("b", kept="sample"))
         assert metric(env, "kedge_decisions_total") == 2 * looks
         assert metric(env, "kedge_decisions_kept_total", rule="retry") == looks
-        assert metric(env, "kedge_decisions_dropped_total") == 2 * looks - 1
+        assert metric(env, "kedge_decisions_dropped_total", why="memory") == 2 * looks - 1
         assert metric(env, "kedge_decisions_held") == 1
         assert metric(env, "kedge_decisions_writers") == looks
 

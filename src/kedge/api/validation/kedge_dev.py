@@ -9,7 +9,15 @@ from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_conditions, check_selector
 from kedge.api.validation.pods import PROTOCOLS, check_template, check_unique_names
 from kedge.api.validation.resources import check_amounts
-from kedge.api.views import NodeAllocationView, ReservationView, RolloutView, SchedulingPolicyView, Scope, ZoneQuotaView
+from kedge.api.views import (
+    NodeAllocationView,
+    RecordingWindowView,
+    ReservationView,
+    RolloutView,
+    SchedulingPolicyView,
+    Scope,
+    ZoneQuotaView,
+)
 from kedge.api.views.kedge_dev import RolloutBurn
 from kedge.api.wellknown import KEDGE_API_VERSION
 
@@ -187,3 +195,21 @@ def _check_change(errors: ErrorList, rollout: RolloutView) -> None:
         _check_settings(errors, spec.policy.max_zone_skew, spec.policy.weights, "spec.policy")
     if spec.template is not None:
         check_template(errors, spec.template)
+
+
+# -- RecordingWindow -------------------------------------------------------------------------------
+
+
+def check_recording_window(errors: ErrorList, window: RecordingWindowView) -> None:
+    if window.spec.until is None:
+        errors.required("spec.until", "a window that never ends would keep every decision")
+    for index, tenant in enumerate(window.spec.tenants):
+        errors.name(f"spec.tenants[{index}]", tenant, label_problem(tenant))
+    for index, each in enumerate(window.spec.objects):
+        path = f"spec.objects[{index}]"
+        if not each.kind:
+            errors.required(f"{path}.kind")
+        if not each.name:
+            errors.required(f"{path}.name")
+        if each.namespace:
+            errors.name(f"{path}.namespace", each.namespace, label_problem(each.namespace))

@@ -284,3 +284,29 @@ class RolloutStatus(ApiStruct, frozen=True):
 class RolloutView(View, frozen=True):
     spec: RolloutSpec = RolloutSpec()
     status: RolloutStatus = RolloutStatus()
+
+
+# -- RecordingWindow: a time in which more decisions are kept --------------------------------------
+
+
+class RecordedObject(ApiStruct, frozen=True):
+    """An object, and what it owns: objects of its namespace whose names begin with its name and a dash."""
+
+    kind: str = ""
+    namespace: str = ""
+    """Empty for an object that belongs to no namespace."""
+    name: str = ""
+
+
+class RecordingWindowSpec(ApiStruct, frozen=True):
+    """Decisions that a window keeps: about these tenants or objects, or all of them if it names none."""
+
+    until: Time | None = None
+    tenants: tuple[str, ...] = ()
+    """Namespaces."""
+    objects: tuple[RecordedObject, ...] = ()
+    reason: str = ""
+
+
+class RecordingWindowView(View, frozen=True):
+    spec: RecordingWindowSpec = RecordingWindowSpec()

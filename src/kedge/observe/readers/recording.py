@@ -18,6 +18,7 @@ from kedge.observe.records import (
     CountsRecord,
     CoverageRecord,
     Decision,
+    KeptTotals,
     OutsideEvent,
     ReceivedPart,
     RecordReader,
@@ -40,6 +41,8 @@ class Recording:
     """Sections of other layers."""
     gaps: list[Gap] = field(default_factory=list)
     undecoded: list[str] = field(default_factory=list)
+    totals: KeptTotals | None = None
+    """All decisions that were kept, where `decisions` are a part of them."""
 
     def add(self, record: object) -> None:
         match record:

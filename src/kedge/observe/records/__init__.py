@@ -38,6 +38,7 @@ from kedge.observe.records.decision import (
     NotStarted,
     PodAct,
     PodRun,
+    call_ended,
     encode_intent,
 )
 from kedge.observe.records.history import (
@@ -45,6 +46,7 @@ from kedge.observe.records.history import (
     CountsRecord,
     CoverageRecord,
     FieldCount,
+    KeptTotals,
     OutsideEvent,
     ReceivedChange,
     ReceivedEntry,
@@ -72,6 +74,7 @@ __all__ = [
     "DecisionStep",
     "EmptyNodes",
     "FieldCount",
+    "KeptTotals",
     "LocalState",
     "Measured",
     "NearestNode",
@@ -92,6 +95,7 @@ __all__ = [
     "UnreleasedClaim",
     "Version",
     "WakeCause",
+    "call_ended",
     "decode_decision",
     "encode_decision",
     "encode_intent",

@@ -101,6 +101,8 @@ class RecordEncoder:
         self._numbers = 0
         self._new: list[Object] = []
         """Versions that the record being encoded is the first to refer to. The last has number `_numbers - 1`."""
+        self.added: tuple[int, list[Object]] = (0, [])
+        """The versions that the last record brought, and the number of the first: one section each, before its own."""
 
     def decision(self, decision: Decision, *, bytes_max: int = 1 << 62) -> list[bytes] | None:
         """The sections to append, versions first; None if they would be more than `bytes_max`.
@@ -189,7 +191,7 @@ class RecordEncoder:
         if sum(map(len, made)) > bytes_max:
             self._forget(first)
             return None
-        self._new.clear()
+        self.added, self._new = (first, self._new), []
         return made
 
     def _begin(self) -> int:
@@ -237,8 +239,10 @@ _counts: Final = msgspec.msgpack.Decoder(CountsRecord)
 class RecordReader:
     """Decodes the sections of one stream, in order. Each version becomes an object once, and only when it is needed."""
 
-    def __init__(self, kinds: Registry = KINDS) -> None:
+    def __init__(self, kinds: Registry = KINDS, find_version: Callable[[int], Section | None] | None = None) -> None:
+        """`find_version` finds the section of a version that was not read yet, for a reader that begins anywhere."""
         self._kinds = kinds
+        self._find_version = find_version
         self._versions: dict[int, Version] = {}
         self._objects: dict[int, Object] = {}
 
@@ -320,6 +324,9 @@ class RecordReader:
         found = self._objects.get(number)
         if found is None:
             version = self._versions.get(number)
+            if version is None and self._find_version is not None and (section := self._find_version(number)):
+                self._add_version(section.body)
+                version = self._versions.get(number)
             if version is None:
                 raise LookupError(f"it refers to version {number}, which is not in this file")
             found = self._objects[number] = version.object(self._kinds)

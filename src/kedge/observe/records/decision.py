@@ -7,7 +7,7 @@ the version that was read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -270,3 +270,8 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
                 CacheRead(each.cache, SNAPSHOT, (), each.place, each.revision, each.age_s, 0) for each in self.marks
             ]
         return found
+
+
+def call_ended(decision: Decision, call: Call) -> datetime:
+    """When the reply of a call came."""
+    return decision.began + timedelta(seconds=call.began_s + call.took_s)

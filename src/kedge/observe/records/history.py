@@ -109,6 +109,16 @@ class CountsRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The fields of one decision in so many were noted; 0 for a recorder that notes none."""
 
 
+class KeptTotals(NamedTuple):
+    """All kept decisions of some logs, for a view of a few of them."""
+
+    rules: dict[str, int]
+    """How many of them each rule kept."""
+    first: datetime | None
+    """When the earliest began; None if there is none."""
+    last: datetime | None
+
+
 class OutsideEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An event that no component caused: a person's step, a fault, a change of admission policies."""
 

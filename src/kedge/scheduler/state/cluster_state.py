@@ -103,9 +103,12 @@ class ClusterState:
 
     def local_state(self, priority: int) -> LocalState:
         """The inputs of a decision that no cache holds, for its record. A recheck adds them to what the caches held."""
+        places = self.nominated.places
+        if not places and not self.unreleased:
+            return LocalState(self.assumed.recorded())
         return LocalState(
             self.assumed.recorded(),
-            {uid: each.node for uid, each in self.nominated.places.items() if each.priority >= priority},
+            {uid: each.node for uid, each in places.items() if each.priority >= priority},
             {
                 uid: UnreleasedClaim(
                     claim.node,

@@ -44,8 +44,8 @@ def test_the_scheduler_s_quota_is_found_decisive_and_its_limit_is_shared(kept: P
     assert quota["decisive"] is True
     assert quota["readsDeclared"] is True
     assert edges["node-lifecycle", "Node", "spec.taints"]["decisive"] is True
-    assert [each["limit"] for each in document["sharedLimits"]] == ["quota"]
-    assert "risk in zone-c" in document["sharedLimits"][0]["name"]
+    assert {each["limit"] for each in document["sharedLimits"]} == {"quota"}
+    assert any("risk in zone-c" in each["name"] for each in document["sharedLimits"])
 
 
 def test_the_status_of_pods_reaches_a_deployment_over_two_hops(kept: Path) -> None:

@@ -204,20 +204,6 @@ async def test_the_ledger_of_a_node_stays_while_the_node_or_a_claim_does() -> No
 
 
 @asynchronous
-async def test_a_ledger_without_claims_goes_with_its_node() -> None:
-    world = await make_world()
-    made = await world.create(node())
-    await assigned(world, "a")
-    await world.record_end(pod_key("a"))
-    await world.service.delete(made.key)
-    assert not await has_ledger(world)
-    await world.create(node())
-    await assigned(world, "b")
-    await report_start(world, "b")
-    assert await states(world) == {"b": "Bound"}
-
-
-@asynchronous
 async def test_the_last_confirmation_for_a_removed_node_removes_its_ledger() -> None:
     world = await make_world()
     made = await world.create(node())

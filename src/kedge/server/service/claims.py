@@ -141,13 +141,6 @@ async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:
     return True
 
 
-async def drop_unused_ledger(core: Core, proof: Proof, node: str) -> None:
-    """Stage the removal of a removed node's ledger, if it has no claim."""
-    ledger = await stored_ledger_of(core, proof, node)
-    if ledger is not None and not ledger:
-        proof.delete(allocation_key(node))
-
-
 async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) -> None:
     """Stage the release of a pod's reserved claim. A claim that was bound meanwhile stays."""
     ledger = await stored_ledger_of(core, proof, node)

@@ -46,8 +46,6 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
         await register_quota(core, proof, key, present=new is not None)
     elif key.kind == NODE_KIND and old is None and new is not None:
         await claims.retire(core, proof, new)
-    elif key.kind == NODE_KIND and new is None:
-        await claims.drop_unused_ledger(core, proof, key.name)
     elif key.kind == NAMESPACE_KIND and new is None:
         await forget_budgets(proof, key.name)
     elif key.kind == NAMESPACE_KIND and old is None and new is not None:

@@ -1,12 +1,11 @@
 """Records of what was decided and why, and their readers."""
 
-from kedge.api.field_notes import WHOLE
-from kedge.observe.recording.aggregate import OTHER
+from kedge.observe.recording.aggregate import OTHER, WHOLE, FieldCount
 from kedge.observe.recording.log import DecisionLog, LogStatistics
 from kedge.observe.recording.recorder import Coverage, Recorder, RecorderStatistics
 from kedge.observe.recording.rules import KeepReason, KeepRules, Window
 from kedge.observe.recording.segments import SkippedPart, read_decisions
-from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, DecisionStep, FieldCount
+from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, DecisionStep
 
 __all__ = [
     "OTHER",

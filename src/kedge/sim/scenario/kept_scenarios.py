@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from kedge.kept import Section
-from kedge.keys import Key
 from kedge.sim.kernel.artefacts import Artefact, BadArtefact
 from kedge.sim.scenario.schema import Scenario
 
@@ -42,8 +41,6 @@ class KeptScenario(msgspec.Struct, frozen=True):
     """When the first step began, in virtual seconds."""
     hunted: bool = False
     invariants: tuple[str, ...] = ()
-    names: dict[str, Key] = {}
-    """The names of the story, each with the pattern of its object."""
 
     @property
     def variant(self) -> ScenarioVariant:
@@ -60,7 +57,6 @@ def scenario_section(scenario: Scenario, variant: ScenarioVariant, begin_s: floa
         begin_s,
         variant.hunted,
         variant.invariants,
-        dict(scenario.names),
     )
     return Section(SCENARIO, CODEC_VERSION, msgspec.json.encode(kept))
 

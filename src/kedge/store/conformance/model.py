@@ -121,8 +121,7 @@ class Walk:
             fence = Fence(guard, token)
         origin = Origin()
         if rng.random() < 0.5:
-            groups = rng.choice(((), ("people",)))
-            origin = Origin(f"op-{rng.randrange(10**6)}", caller=rng.choice(("", "ada")), groups=groups)
+            origin = Origin(f"op-{rng.randrange(10**6)}", caller=rng.choice(("", "ada")))
         refusal = self.model.refusal(checks, writes, fence)
         try:
             revision = await self.store.commit(checks, writes, fence=fence, origin=origin)
@@ -202,7 +201,7 @@ class Walk:
             expect(position < self.model.compacted, "a watch got Compacted although its history exists")
             self.log, self.received_from = None, self.model.newest
             return
-        self.check_received()
+        self.check_heard()
 
     async def rewatch(self) -> None:
         """Close the watch and resume it where it stopped."""
@@ -220,7 +219,7 @@ class Walk:
             expect(self.received_from < self.model.compacted, f"a watch after {self.received_from} was refused")
             self.received_from = self.model.newest
 
-    def check_received(self) -> None:
+    def check_heard(self) -> None:
         log = self.log or fail("no watch")
         want = [change for change in self.model.changes if self.received_from < change.revision <= log.revision]
         received = sorted(log.changes, key=lambda change: (change.revision, change.key))
@@ -257,7 +256,7 @@ class Walk:
         except Compacted:
             expect(self.log.revision < self.model.compacted, "a watch got Compacted although its history exists")
             return
-        self.check_received()
+        self.check_heard()
 
 
 async def check_random_walk(subject: Subject) -> None:

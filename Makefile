@@ -46,6 +46,7 @@ bench: venv
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.runtime
+	$(BIN)/python -m benchmarks.observe
 	$(BIN)/python -m benchmarks.cluster
 	$(BIN)/python -m benchmarks.http
 	for shape in basic spread node-affinity anti-affinity affinity unschedulable churn preemption gang; do \

@@ -16,6 +16,7 @@ import tempfile
 import time
 import tracemalloc
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +37,7 @@ from kedge.errors import Unavailable
 from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.metrics import Metrics
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime, ControllerSpec
@@ -152,9 +154,9 @@ async def make_service(env: Env, count: int) -> Service:
     return service
 
 
-async def reconciles(count: int, *, recorded: bool, failing: bool, folder: Path) -> Run:
+async def reconciles(count: int, *, recorded: bool, failing: bool, folder: Path, metrics: Metrics | None = None) -> Run:
     """Run a controller that reads `count` objects and writes the status of each."""
-    env = system_env(limits=Limits(queue_backoff_s=0.01))
+    env = system_env(limits=Limits(queue_backoff_s=0.01), metrics=metrics)
     service = await make_service(env, count)
     client = Client(DirectTransport(service), env, component="counter")
     log = DecisionLog(folder / f"decisions-{time.monotonic_ns()}", env) if recorded else None
@@ -214,7 +216,14 @@ class Overhead:
 
 
 def recording(count: int, *, rounds: int, folder: Path) -> Overhead:
-    """Run with and without recording in turns, many times, and compare CPU time.
+    """A controller with and without recording."""
+    return overhead_of(
+        lambda recorded: asyncio.run(reconciles(count, recorded=recorded, failing=True, folder=folder)), rounds=rounds
+    )
+
+
+def overhead_of(work: Callable[[bool], Run], *, rounds: int) -> Overhead:
+    """Do the same work with and without recording in turns, many times, and compare CPU time.
 
     The speed of the machine changes from one second to the next by more than the overhead. So a round is four short
     runs, in an order in which each kind is as early as the other, and the figure is the median of many rounds.
@@ -224,7 +233,7 @@ def recording(count: int, *, rounds: int, folder: Path) -> Overhead:
         found = {True: Run(0, 0.0, 0.0), False: Run(0, 0.0, 0.0)}
         outer = n % 2 == 0
         for recorded in (outer, not outer, not outer, outer):
-            found[recorded] += asyncio.run(reconciles(count, recorded=recorded, failing=True, folder=folder))
+            found[recorded] += work(recorded)
         done.append(found)
     on, off = (sum((each[kind] for each in done), Run(0, 0.0, 0.0)) for kind in (True, False))
     per_survivor_s = (on.collector_s + off.collector_s) / max(1, on.survivors + off.survivors)

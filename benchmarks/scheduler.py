@@ -33,6 +33,7 @@ from kedge.errors import NotFound, OperatingError
 from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheChange
 from kedge.scheduler import Scheduler, decide, snapshot_of
 from kedge.server.service import Service
@@ -123,6 +124,7 @@ class Bench:
     service: Service
     env: Env
     scheduler: Scheduler
+    running: asyncio.Task[None]
     created_s: dict[str, float] = field(default_factory=dict)
     bound_s: dict[str, float] = field(default_factory=dict)
     others: int = 0
@@ -138,6 +140,10 @@ class Bench:
                 await self.service.create(POD, body)
 
         await asyncio.gather(*(work() for _ in range(CREATORS)))
+
+    async def stop(self) -> None:
+        self.scheduler.stop()
+        await self.running
 
     def follow(self) -> None:
         """Subscribe to the scheduler's cache of pods."""
@@ -250,18 +256,7 @@ async def measure(name: str, *, nodes: int, part: float, folder: Path) -> dict[s
         measured -= measured % 8
     env = system_env(limits=Limits(client_in_flight_max=512))
     store = await SqliteStore.open(folder / f"{name}.db", env)
-    service = Service(store, env)
-    for each in ("default", "kube-system", "one", "two"):
-        await service.create(NAMESPACE, {"metadata": {"name": each}})
-    await service.create(PRIORITY_CLASS, {"metadata": {"name": "urgent"}, "value": 10})
-    for start in range(0, nodes, CREATORS):
-        await asyncio.gather(*(service.create(NODE, node(n)) for n in range(start, min(nodes, start + CREATORS))))
-    scheduler = Scheduler(Client(DirectTransport(service), env, component="scheduler"), env)
-    running = asyncio.create_task(scheduler.run())
-    bench = Bench(service, env, scheduler)
-    while not scheduler.leading:  # noqa: ASYNC110  only until it has listed
-        await asyncio.sleep(0.05)
-    bench.follow()
+    bench = await start_bench(store, env, nodes=nodes)
     helpers: list[asyncio.Task[None]] = []
     await bench.create(shape.before(before))
     await bound(bench, before)
@@ -280,8 +275,7 @@ async def measure(name: str, *, nodes: int, part: float, folder: Path) -> dict[s
         task.cancel()
     await asyncio.gather(*helpers, return_exceptions=True)
     waits = sorted(bench.bound_s[each] - bench.created_s[each] for each in bench.created_s)
-    scheduler.stop()
-    await running
+    await bench.stop()
     await store.close()
     gc.unfreeze()
     return {
@@ -290,6 +284,22 @@ async def measure(name: str, *, nodes: int, part: float, folder: Path) -> dict[s
         "p50_ms": 1000 * waits[len(waits) // 2],
         "p99_ms": 1000 * waits[int(len(waits) * 0.99)],
     }
+
+
+async def start_bench(store: SqliteStore, env: Env, *, nodes: int, recorder: Recorder | None = None) -> Bench:
+    """A service with nodes, and a scheduler that leads."""
+    service = Service(store, env)
+    for each in ("default", "kube-system", "one", "two"):
+        await service.create(NAMESPACE, {"metadata": {"name": each}})
+    await service.create(PRIORITY_CLASS, {"metadata": {"name": "urgent"}, "value": 10})
+    for start in range(0, nodes, CREATORS):
+        await asyncio.gather(*(service.create(NODE, node(n)) for n in range(start, min(nodes, start + CREATORS))))
+    scheduler = Scheduler(Client(DirectTransport(service), env, component="scheduler"), env, recorder=recorder)
+    bench = Bench(service, env, scheduler, asyncio.create_task(scheduler.run()))
+    while not scheduler.leading:  # noqa: ASYNC110  only until it has listed
+        await asyncio.sleep(0.05)
+    bench.follow()
+    return bench
 
 
 async def bound(bench: Bench, count: int) -> None:

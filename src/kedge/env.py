@@ -1,4 +1,4 @@
-"""The determinism boundary: time, randomness, identity, spawning, limits and metrics come from here.
+"""The determinism boundary: time, randomness, identity, spawning, limits, metrics and logs come from here.
 
 Production wires `system_env`; the simulator builds its own. Code under the boundary (`server.service`,
 `runtime`, `scheduler`, `controllers`, `agent.core`) uses nothing else for these, and lint enforces that.
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from kedge.limits import Limits
+from kedge.logs import Log, NoLog, SystemLog
 from kedge.metrics import Metrics
 
 
@@ -26,7 +27,7 @@ class Spawn(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """Everything that a component gets from outside: clocks, randomness, identity, tasks, limits and metrics."""
+    """Everything that a component gets from outside: clocks, randomness, identity, tasks, limits, metrics, logs."""
 
     now: Callable[[], datetime]
     """Wall clock, in UTC. For timestamps, never for durations."""
@@ -37,6 +38,7 @@ class Env:
     spawn: Spawn
     limits: Limits = field(default_factory=Limits)
     metrics: Metrics = field(default_factory=Metrics)
+    log: Log = field(default_factory=NoLog)
 
 
 def uid_from(source: random.Random) -> str:
@@ -69,12 +71,15 @@ class TaskSpawner:
 def system_env(*, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
     """The production environment: the machine's clocks and its entropy. Uids are unique, not secret."""
     source = random.Random(random.SystemRandom().getrandbits(256))
+    limits = limits or Limits()
+    metrics = metrics or Metrics(series_max=limits.metric_series_max)
     return Env(
         now=lambda: datetime.now(UTC),
         monotonic=time.monotonic,
         random=source,
         new_uid=lambda: uid_from(source),
         spawn=TaskSpawner(),
-        limits=limits or Limits(),
-        metrics=metrics or Metrics(),
+        limits=limits,
+        metrics=metrics,
+        log=SystemLog(metrics),
     )

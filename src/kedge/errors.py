@@ -1,7 +1,7 @@
 """The one tree of errors. Each docstring has the caller's next step.
 
 An operating error occurs in correct programs and maps to and from a Kubernetes `Status`; a `Bug` is a fault in kedge.
-Adapters wrap foreign exceptions in one of these and keep the cause. Nothing here retries: `client.contract.retry` does.
+Adapters wrap foreign exceptions in such errors and keep the cause. Nothing here retries: `client.contract.retry` does.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class NotAcceptable(OperatingError):
 
 
 class UnsupportedMediaType(OperatingError):
-    """The body is of a type that is not read here. Send it as one of those that the message lists."""
+    """The body is of a type that is not read here. Send it as a type that the message lists."""
 
     code, reason = 415, "UnsupportedMediaType"
 

@@ -56,6 +56,11 @@ class Section(NamedTuple):
     at: int = 0
     """Where it begins in the file."""
 
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.at + _size_of(self)
+
 
 class Gap(NamedTuple):
     """A part of a kept file that cannot be read. The sections before and after it are sound."""
@@ -144,11 +149,40 @@ def read_bytes(data: bytes, path: Path) -> Iterator[Section | Gap]:
     return _read(BytesIO(data), path)
 
 
+def read_from(file: BinaryIO, size: int, at: int) -> Iterator[Section | Gap]:
+    """The sections from `at` on, where one begins. The file may have been closed, or may still be written."""
+    return _sections(file, size, at, whole=False)
+
+
+def section_at(file: BinaryIO, size: int, at: int) -> Section | Gap:
+    """The section that begins at `at`."""
+    return _section_at(file, at, size)
+
+
+def last_section(file: BinaryIO, size: int, name: str, version: int) -> Section | None:
+    """The last sound section of a name and version; None if there is none."""
+    pattern = _MARKER + bytes((len(name), version))
+    end = size
+    while end > 0:
+        begin = max(0, end - _SCAN_BYTES)
+        file.seek(begin)
+        # Heads that begin in this chunk may reach into the next one.
+        chunk = file.read(end - begin + len(pattern) - 1)
+        at = len(chunk)
+        while (at := chunk.rfind(pattern, 0, at)) >= 0:
+            if _has_sound_head(file, begin + at):
+                found = _section_at(file, begin + at, size)
+                if isinstance(found, Section) and found.name == name:
+                    return found
+        end = begin
+    return None
+
+
 def _read(file: BinaryIO, path: Path) -> Iterator[Section | Gap]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     begin = file.read(64)
-    at, sections, ended, whole = len(HEADER), 0, False, True
+    at, whole = len(HEADER), True
     if not begin.startswith(HEADER):
         if HEADER.startswith(begin):
             yield Gap(0, size, "the file ends within its header", tail=True)
@@ -159,6 +193,12 @@ def _read(file: BinaryIO, path: Path) -> Iterator[Section | Gap]:
             raise BadKeptFile(_why_not(begin, path))
         yield Gap(0, at, "the header is damaged")
         whole = False
+    yield from _sections(file, size, at, whole=whole)
+
+
+def _sections(file: BinaryIO, size: int, at: int, *, whole: bool) -> Iterator[Section | Gap]:
+    """With `whole`, everything before `at` is known, so the number in the end section is checked."""
+    sections, ended = 0, False
     while at < size:
         found = _section_at(file, at, size)
         if isinstance(found, Gap):

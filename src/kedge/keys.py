@@ -36,6 +36,10 @@ class Key(NamedTuple):
         return cls(kind, namespace, name) if slash else cls(kind, "", namespace)
 
 
+NODE_USER_PREFIX = "system:node:"
+"""The user of an agent is this and the name of its node, as in Kubernetes."""
+
+
 class Origin(NamedTuple):
     """The request behind a version. Stored beside the object, outside its bytes."""
 
@@ -44,12 +48,17 @@ class Origin(NamedTuple):
     decision: str = ""
     """The decision record that led to the request, so that the writer of any version is known."""
     caller: str = ""
-    """The user that the server authenticated, so that a person's write has a name; empty for a write in process."""
+    """The user that the server authenticated, or the component of a write in process: so every write has a name."""
+    groups: tuple[str, ...] = ()
+    """The groups of that user, as the server knew them; without `system:authenticated`, which every user has."""
 
     @property
     def writer(self) -> str:
-        """The controller behind the decision, whose id begins with its name; else the user; else empty."""
-        return self.decision.partition(":")[0] or self.caller
+        """The controller behind the decision, whose id begins with its name; else the agent or user; else empty."""
+        if self.decision:
+            return self.decision.partition(":")[0]
+        node = self.caller.removeprefix(NODE_USER_PREFIX)
+        return self.caller if node == self.caller else f"agent-{node}"
 
 
 NO_ORIGIN = Origin()

@@ -139,7 +139,7 @@ class Limits:
 
     # -- service
     proof_attempts_max: int = bound(
-        16, "lost races after which a write fails with a contention error", metric="kedge_service_proof_attempts"
+        16, "lost races after which a write fails with a contention error", metric="kedge_service_proof_attempts_total"
     )
     object_cache_max: int = bound(
         20_000, "decoded objects that are kept, so that a revision is decoded once", metric="kedge_service_object_cache"
@@ -158,20 +158,33 @@ class Limits:
     list_page_max: int = bound(
         10_000,
         "objects that one page of a list with a selector scans before it is returned",
-        metric="kedge_service_list_scanned",
+        metric="kedge_service_list_scanned_total",
     )
     list_slice_max: int = bound(
         500,
         "objects that a list or a count handles before other tasks may run: about 5 ms",
-        metric="kedge_service_list_scanned",
+        metric="kedge_service_list_scanned_total",
     )
     admission_rounds_max: int = bound(
         2,
         "passes over the mutating policies while they still change each other's output",
-        metric="kedge_service_admission_rounds",
+        metric="kedge_service_admission_rounds_total",
+    )
+    admission_repeat_s: float = bound(
+        10.0,
+        "equal refusals of admission within it are one record: a controller tries again and again",
+        metric="kedge_service_admission_refusals",
+    )
+    admission_refusals_max: int = bound(
+        1_000, "refusals whose repeats are counted, the most recent ones", metric="kedge_service_admission_refusals"
+    )
+    origin_versions_max: int = bound(
+        50,
+        "versions that one lookup of the write behind a condition reads: each read of the past scans recent history",
+        metric="kedge_service_origin_versions_total",
     )
     generated_name_attempts_max: int = bound(
-        8, "names drawn for one generateName before giving up", metric="kedge_service_generated_names"
+        8, "names drawn for one generateName before giving up", metric="kedge_service_generated_names_total"
     )
     namespace_quotas_max: int = bound(
         16,
@@ -391,6 +404,11 @@ class Limits:
         "records in memory, each with the versions it read; older ones are in the log",
         metric="kedge_decisions_held",
     )
+    decisions_recent_max: int = bound(
+        1_024,
+        "versions whose writers no rule kept, held for a while: if a kept decision read one, its writer is kept too",
+        metric="kedge_decisions_recent",
+    )
     decisions_batch_max: int = bound(
         64,
         "ended decisions that are counted and kept together, and kept ones that are encoded together: one by one they"
@@ -407,6 +425,27 @@ class Limits:
         "rows of controller, verb, kind and field that are counted; the rest is one row, `other`",
         metric="kedge_decisions_rows",
     )
+    decisions_noted_first: int = bound(
+        32,
+        "decisions of each controller whose fields are all noted: a short run is then known by field",
+        metric="kedge_decisions_rows",
+    )
+    decisions_noted_every: int = bound(
+        64,
+        "after those, one decision in this many has its fields noted, beside retries and those in a window: noting"
+        " costs more than the rest of the record",
+        metric="kedge_decisions_rows",
+    )
+    decision_objects_noted_max: int = bound(
+        16,
+        "objects of one read whose fields are noted; the fields of the others are rarely different",
+        metric="kedge_decisions_rows",
+    )
+    decision_counts_every_s: float = bound(
+        10.0,
+        "a kill loses this much of the counts; each write of them has only the rows that changed",
+        metric="kedge_decisions_rows",
+    )
     decision_writers_max: int = bound(
         100_000, "versions whose decision can be looked up, the newest ones", metric="kedge_decisions_writers"
     )
@@ -415,6 +454,11 @@ class Limits:
     )
     decision_window_s_max: float = bound(
         86_400.0, "a window that is never closed ends after this long", metric="kedge_decisions_windows"
+    )
+    decision_window_after_s: float = bound(
+        300.0,
+        "a window stays open so long after a change of a SchedulingPolicy, and after the end of a rollout",
+        metric="kedge_decisions_windows",
     )
     decision_log_bytes_max: int = bound(
         256 << 20,
@@ -425,6 +469,16 @@ class Limits:
         16 << 20,
         "one segment: small enough to delete at once, large enough to write a version once for many records",
         metric="kedge_decisions_log_segment_bytes",
+    )
+    decision_log_inputs_bytes_max: int = bound(
+        8 << 20,
+        "cache contents in one segment, so that its scheduling attempts can be run again; past it they are left out",
+        metric="kedge_decisions_log_inputs_bytes",
+    )
+    decision_index_part_max: int = bound(
+        1_024,
+        "decisions in one part of the log's index: a reader scans those after the last part, and looks into every part",
+        metric="kedge_decisions_log_unindexed",
     )
     decision_log_record_bytes_max: int = bound(
         2 << 20,
@@ -438,6 +492,54 @@ class Limits:
     )
     decision_log_sync_s: float = bound(
         1.0, "a power failure may lose this much of the log", metric="kedge_decisions_log_sync_seconds"
+    )
+    log_lines_max: int = bound(
+        500,
+        "log lines of one process in a second, and five times as many at once; more are dropped and counted",
+        metric="kedge_log_lines_dropped_total",
+    )
+    otlp_queue_max: int = bound(
+        4_096,
+        "kept decisions whose spans wait for an OTLP endpoint; more are dropped, so that none waits for it",
+        metric="kedge_otlp_waiting",
+    )
+    otlp_batch_max: int = bound(
+        64, "decisions in one export request: endpoints bound its size", metric="kedge_otlp_sent_total"
+    )
+    otlp_every_s: float = bound(1.0, "pause between two exports of spans", metric="kedge_otlp_waiting")
+    otlp_request_s: float = bound(10.0, "timeout of one export request", metric="kedge_otlp_failures_total")
+    otlp_retry_s_max: float = bound(
+        60.0, "a batch that the endpoint has not taken by then is dropped", metric="kedge_otlp_dropped_total"
+    )
+    otlp_stop_s: float = bound(
+        2.0, "a process that ends sends its last spans for at most this long", metric="kedge_otlp_dropped_total"
+    )
+
+    # -- metrics
+    metric_series_max: int = bound(
+        1_000,
+        "combinations of label values of one metric; the rest is counted under the value `other`",
+        metric="kedge_metrics_other_total",
+    )
+    slo_time_to_bound_s: float = bound(
+        30.0, "a pod that has no node by then counts against the objective", metric="kedge_slo_burn_ratio"
+    )
+    slo_time_to_ready_s: float = bound(
+        120.0, "a pod that is not ready by then counts against the objective", metric="kedge_slo_burn_ratio"
+    )
+    slo_pods_good_share: float = bound(
+        0.99,
+        "the share of pods that are bound and ready in time",
+        metric="kedge_slo_objective_ratio",
+        least=0.5,
+        most=0.9999,
+    )
+    slo_api_good_share: float = bound(
+        0.999,
+        "the share of requests that are answered without a fault of the server",
+        metric="kedge_slo_objective_ratio",
+        least=0.5,
+        most=0.99999,
     )
 
     # -- workloads
@@ -519,13 +621,13 @@ class Limits:
     scheduler_changes_max: int = bound(
         4_096,
         "changed rows remembered for idle equivalence classes; one further behind is recomputed",
-        metric="kedge_scheduler_changes",
+        metric="kedge_scheduler_changes_total",
     )
     scheduler_repair_max: int = bound(
-        32, "rows repaired one by one; with more, all are computed at once", metric="kedge_scheduler_repairs"
+        32, "rows repaired one by one; with more, all are computed at once", metric="kedge_scheduler_repairs_total"
     )
     scheduler_top_max: int = bound(
-        5, "nodes whose scores an explanation lists with their parts", metric="kedge_scheduler_explanations"
+        5, "nodes whose scores an explanation lists with their parts", metric="kedge_scheduler_explanations_total"
     )
     scheduler_backoff_s: float = bound(
         0.5, "the first pause of a pod whose attempt failed; it doubles, with jitter", metric="kedge_scheduler_pending"
@@ -607,6 +709,20 @@ class Limits:
     )
 
     # -- upkeep
+    event_burst: int = bound(
+        25,
+        "Events of one component about one object at once; as in client-go, a loop must not fill the store",
+        metric="kedge_events_dropped_total",
+    )
+    event_refill_s: float = bound(
+        300.0, "after that burst, one more Event about the object per this long", metric="kedge_events_dropped_total"
+    )
+    events_pending_max: int = bound(
+        1_000, "Events of one controller that wait to be written; more are dropped", metric="kedge_events_dropped_total"
+    )
+    event_ttl_s: float = bound(
+        3_600.0, "an Event that has not occurred for this long is deleted", metric="kedge_events_expired_total"
+    )
     orphan_s: float = bound(
         40.0,
         "a claim must look orphaned for this long before it is checked: another actor may still release it",
@@ -621,13 +737,13 @@ class Limits:
         metric="kedge_finalizers_stuck",
     )
     namespace_retry_s: float = bound(
-        5.0, "pause before a namespace that is not empty yet is checked again", metric="kedge_namespaces_ending"
+        5.0, "pause before a namespace that is not empty yet is checked again", metric="kedge_namespace_deletions_total"
     )
     budget_again_s: float = bound(
         1.0, "pause before a budget checks again whether its disrupted pods are gone", metric="kedge_budgets_allowed"
     )
     slice_endpoints_max: int = bound(
-        100, "endpoints in one slice, so that one change rewrites few of them", metric="kedge_endpoint_slices"
+        100, "endpoints in one slice, so that one change rewrites few of them", metric="kedge_endpoint_slices_total"
     )
 
     # -- agent
@@ -732,7 +848,7 @@ class Limits:
         most=254,
     )
     service_connections_max: int = bound(
-        1_000, "open connections to Services through one agent", metric="kedge_service_connections"
+        1_000, "open connections to Services through one agent", metric="kedge_service_connections_open"
     )
     service_connect_s: float = bound(
         3.0,

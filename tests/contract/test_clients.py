@@ -22,7 +22,7 @@ from kedge.store.memory import MemoryStore
 
 LIMITS = Limits(client_backoff_s=0.01, client_backoff_s_max=0.02, breaker_failures_max=100)
 PORT = 8080
-TRUSTED = "test"
+TRUSTED = "test", ("system:masters",)
 """The user of `TrustingAuthenticator`."""
 
 
@@ -56,7 +56,7 @@ async def over_http() -> AsyncIterator[ClientSubject]:
     store = MemoryStore(env)
     async with served(env, store) as port:
         one, other = (HttpTransport(ServerAddress("127.0.0.1", port)) for _ in range(2))
-        yield ClientSubject(one, other, env, lambda: forget(store), TRUSTED)
+        yield ClientSubject(one, other, env, lambda: forget(store), *TRUSTED)
         await one.close()
         await other.close()
 
@@ -85,7 +85,7 @@ def simulated_http(api: Host, client: Host) -> MakeSubject:
         server = ApiServer(Service(store, env), env, authenticator=TrustingAuthenticator())
         await api.run(server.start("", PORT, None))
         one, other = (HttpTransport(ServerAddress("api", PORT)) for _ in range(2))
-        yield ClientSubject(one, other, client.env(limits=LIMITS), lambda: forget(store), TRUSTED)
+        yield ClientSubject(one, other, client.env(limits=LIMITS), lambda: forget(store), *TRUSTED)
 
     return make
 

@@ -525,3 +525,20 @@ def test_the_chosen_context_answers_and_several_files_are_one(cluster: LocalUp, 
             component.terminate()
             component.communicate(timeout=60)
             assert component.returncode == 0
+
+
+def test_a_recording_window_is_opened_narrowed_listed_and_closed(cluster: LocalUp) -> None:
+    said = cluster.kedge(
+        "record", "start", "incident", "--for", "5m", "--object", "deployment/web", "--reason", "alert"
+    )
+    assert said.startswith("incident records Deployment web until ")
+    spec = json.loads(cluster.kubectl("get", "recwin", "incident", "-o", "json"))["spec"]
+    assert spec["objects"] == [{"kind": "Deployment.apps", "namespace": "default", "name": "web"}]
+    assert re.search(r"^incident +open ", cluster.kedge("record", "list"), re.MULTILINE)
+    assert "every decision" in cluster.kedge("record", "start", "incident", "--for", "10m")
+    (found,) = json.loads(cluster.kedge("record", "list", "-o", "json"))["items"]
+    assert found["spec"]["objects"] == []
+    assert "at most 24h" in cluster.kedge("record", "start", "--for", "48h", code=2)
+    assert cluster.kedge("record", "stop", "incident") == "incident is closed\n"
+    assert cluster.kedge("record", "list") == "no window is open by hand or by an alert\n"
+    assert "not found" in cluster.kedge("record", "stop", "incident", code=1)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.up_workload import MANIFEST, UpProcess, running_up, until
 from tests.kit.api_server import ServerProcess, running_server
 
 PROGRAMS = Path(__file__).parent / "clients"
@@ -34,6 +35,11 @@ def environment(server: ServerProcess) -> dict[str, str]:
 
 @pytest.mark.parametrize("client", ["kubernetes", "leader", "kubernetes_asyncio", "lightkube", "kr8s"])
 def test_a_session_with_each_client_library(server: ServerProcess, client: str) -> None:
+    check_session(server, client)
+
+
+def check_session(server: ServerProcess, client: str) -> None:
+    """Run the program of a client to its end."""
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / f"{client}_session.py")],
         env=environment(server),
@@ -43,6 +49,30 @@ def test_a_session_with_each_client_library(server: ServerProcess, client: str) 
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "done"), f"{done.stdout}{done.stderr}\n{server.log}"
+
+
+SERVICE = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: unschedulable}
+spec: {containers: [{name: main, image: label-only, resources: {requests: {cpu: "9999"}}}]}
+"""
+
+
+def test_typed_clients_list_every_kind_of_a_live_cluster(tmp_path: Path) -> None:
+    with running_up(UpProcess(tmp_path / "state", "--nodes", "1")) as cluster:
+        until(lambda: cluster.kubectl("get", "nodes").count(" Ready") == 1, "the node is ready")
+        cluster.kubectl("apply", "-f", "-", stdin=MANIFEST + SERVICE)
+        until(lambda: "FailedScheduling" in cluster.kubectl("get", "events"), "an event of the scheduler")
+        until(lambda: "web-" in cluster.kubectl("get", "endpointslices"), "the endpoints of the service")
+        cluster.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=90s", timeout_s=100)
+        check_session(cluster, "typed_lists")
 
 
 class Operator:

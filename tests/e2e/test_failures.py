@@ -57,7 +57,7 @@ async def check_liveness(client: Client, folder: Path) -> None:
 
 
 async def check_memory(client: Client) -> None:
-    """A process above its limit is killed; where no limit can be set, the node's condition says so."""
+    """A process above its limit is killed; where no limit can be set, the node's condition shows that."""
     body = await eventually(client, node_key("node-1"), lambda b: bool(condition(b, "ResourceLimits")), "it reports")
     (limits,) = [each for each in body["status"]["conditions"] if each["type"] == "ResourceLimits"]
     if limits["status"] != "True":

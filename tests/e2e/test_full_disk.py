@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from tests.e2e.up_workload import UpProcess, running_up
 from tests.kit.api_server import running_server
+from tests.kit.full_disk import small_disk
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
 SCENARIO = """
 scenario: nothing-happens
 story: Nothing happens.
@@ -24,18 +20,6 @@ steps:
   - after: 1s
     note: nothing
 """
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own, of a few kilobytes."""
-    folder.mkdir()
-    if _LIBC.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()) != 0:
-        pytest.skip("a file system can be mounted by root alone")
-    try:
-        yield folder
-    finally:
-        _LIBC.umount2(str(folder).encode(), 2)
 
 
 def kedge(*words: str) -> tuple[int, str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,12 +29,21 @@ class Parts:
         verb, _, node = name.partition("-")
         more = ["--state", str(self.nodes / node), "--name", node] if node else ["--state", str(self.server.state)]
         command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.server.kubeconfig), *more]
+        command += ["--metrics-listen", "127.0.0.1:0"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     @property
     def nodes(self) -> Path:
         return self.folder / "state" / "nodes"
+
+    def metrics(self, name: str) -> str:
+        """The page of metrics of a process, at the address that it printed; empty before it serves one."""
+        found = re.findall(r"serves (http://\S+)", (self.folder / f"{name}.log").read_text())
+        if not found:
+            return ""
+        with urllib.request.urlopen(found[-1], timeout=60) as reply:
+            return str(reply.read().decode())
 
     def kill(self, name: str) -> None:
         self.running[name].kill()
@@ -56,6 +67,17 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 @pytest.mark.slow
+def test_each_part_serves_its_metrics(parts: Parts) -> None:
+    expected = {
+        "controllers": "kedge_generations_ahead",
+        "scheduler": "kedge_scheduler_nodes",
+        "agent-a": "kedge_agent_pods",
+    }
+    for name, metric in expected.items():
+        until(lambda name=name, metric=metric: f"\n{metric}" in parts.metrics(name), f"{name} serves {metric}")  # type: ignore[misc]
+
+
+@pytest.mark.slow
 def test_each_part_is_killed_in_turn_and_the_workload_comes_back(parts: Parts) -> None:
     server = parts.server
     until(lambda: server.kubectl("get", "nodes").count(" Ready") == 2, "two nodes are ready")
@@ -76,3 +98,27 @@ def test_each_part_is_killed_in_turn_and_the_workload_comes_back(parts: Parts) -
         until(lambda: len(processes(server)) == replicas, f"{replicas} processes after {name} was killed")  # noqa: B023
         assert before.items() <= processes(server).items(), "a process that ran was replaced"
     until(lambda: server.kubectl("get", "pods").count("1/1") == replicas, "every pod is ready")
+
+
+@pytest.mark.slow
+def test_the_records_of_agents_and_of_the_servers_admission_are_read_from_the_state_folder(parts: Parts) -> None:
+    server = parts.server
+
+    def kedge(*arguments: str) -> str:
+        command = [sys.executable, "-m", "kedge", *arguments, "--state", str(server.state)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout
+
+    until(lambda: server.kubectl("get", "nodes").count(" Ready") == 2, "two nodes are ready")
+    server.kubectl("create", "quota", "small", "--hard=pods=2")
+    server.kubectl("apply", "-f", "-", stdin=MANIFEST)
+    server.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=90s", timeout_s=100)
+    server.kubectl("scale", "deployment/web", "--replicas=3")
+    until(lambda: "ResourceQuota/default/small at revision" in kedge("why", "web"), "the refusal is in the records")
+    refused = next(line for line in kedge("why", "web").splitlines() if "ResourceQuota/default/small" in line)
+    assert "refused it: requested: pods=1, used: pods=2, limited: pods=2" in refused
+    assert "decision admission:" in refused
+    until(lambda: kedge("timeline", "web").count("start main of Pod/default/web-") == 2, "both starts are recorded")
+    shown = kedge("timeline", "web")
+    assert "* kedge-admin" in shown
+    assert re.search(r" agent-[ab] +start main of Pod/default/web-", shown)

@@ -54,7 +54,7 @@ def memory_limit_of(pid: int) -> int | None:
     return None
 
 
-def test_kubectl_resizes_a_running_process_and_is_told_why_it_cannot(tmp_path: Path) -> None:
+def test_kubectl_resizes_a_running_process_and_gets_the_reason_if_it_cannot(tmp_path: Path) -> None:
     with running_up(UpProcess(tmp_path / "state", "--nodes", "1")) as cluster:
         until(lambda: cluster.kubectl("get", "nodes").count(" Ready") == 1, "the node is ready")
         cluster.kubectl("apply", "-f", "-", stdin=POD)

@@ -141,7 +141,7 @@ def test_each_container_and_the_run_before_have_their_own_log(node: OneNode) -> 
     assert node.kubectl("logs", "again", "--previous") == "run one\n"
 
 
-def test_a_pod_that_never_started_says_why_it_has_no_log(node: OneNode) -> None:
+def test_a_pod_that_never_started_has_a_reason_instead_of_a_log(node: OneNode) -> None:
     node.kubectl("run", "bare", "--image=nginx", '--overrides={"spec": {"nodeName": "only"}}')
     until(lambda: "CreateContainerConfigError" in node.kubectl("get", "pod", "bare"), "it waits")
     assert "waiting to start: CreateContainerConfigError" in node.kubectl("logs", "bare", check=False)
@@ -248,7 +248,7 @@ def test_attach_shows_output_and_refuses_input(node: OneNode) -> None:
     assert "leave out -i and -t, or use exec" in node.kubectl("attach", "-i", "ticker", check=False)
 
 
-def test_refusals_say_what_to_do(node: OneNode) -> None:
+def test_refusals_name_the_next_step(node: OneNode) -> None:
     assert "port-forward is not supported: pod idle listens at 127." in node.kubectl(
         "port-forward", "pod/idle", "8080:80", check=False
     )

@@ -109,12 +109,13 @@ def test_rollouts_are_undone_nodes_drained_and_owned_objects_collected(cluster: 
     cluster.kubectl("set", "env", "deployment/web", "COLOR=blue")
     assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
     history = cluster.kubectl("rollout", "history", "deployment/web").split()
-    assert history[-4:] == ["1", "<none>", "2", "<none>"]
+    assert history[-5:] == ["CHANGE-CAUSE", "1", "<none>", "2", "<none>"]
     assert "blue" in cluster.kubectl("rollout", "history", "deployment/web", "--revision=2")
     cluster.kubectl("rollout", "undo", "deployment/web")
     assert "successfully rolled out" in cluster.kubectl(*status, timeout_s=100)
     assert "blue" not in cluster.kubectl("get", "deployment", "web", "-o", "yaml")
-    assert cluster.kubectl("rollout", "history", "deployment/web").split()[-4:] == ["2", "<none>", "3", "<none>"]
+    history = cluster.kubectl("rollout", "history", "deployment/web").split()
+    assert history[-5:] == ["CHANGE-CAUSE", "2", "<none>", "3", "<none>"], "the old ReplicaSet is used again"
 
     nodes = cluster.kubectl("get", "nodes", "-o", "name").split()
     drained = nodes[0].removeprefix("node/")
@@ -229,7 +230,7 @@ def test_detached_it_returns_once_it_serves_and_down_ends_it(tmp_path: Path) -> 
     assert keeper_pids(tmp_path) == []
 
 
-def test_a_detached_start_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_detached_start_that_fails_reports_the_reason(tmp_path: Path) -> None:
     (tmp_path / "kedge.db").write_text("not a database")
     done = subprocess.run(
         [sys.executable, "-m", "kedge", "up", "--detach", "--state", str(tmp_path), "--listen", "127.0.0.1:0"],
@@ -254,6 +255,8 @@ def test_without_a_terminal_each_change_of_stages_is_a_line_and_the_records_are_
     lines = kedge("timeline", "web", "--state", state)
     assert "Deployment web created" in lines
     assert " bound to node-" in lines
+    coupled = kedge("coupling", "deployment", "--state", state)
+    assert re.search(r"^replicaset +ReplicaSet.apps +status.readyReplicas +watched +yes ", coupled, re.M), coupled
 
 
 def test_a_demo_that_is_kept_ends_and_its_cluster_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
@@ -415,7 +418,7 @@ time.sleep(600)
 """
 
 
-def test_nodes_of_one_machine_share_its_ports_and_the_second_pod_is_told_so(cluster: UpProcess) -> None:
+def test_nodes_of_one_machine_share_its_ports_and_the_second_pod_reports_it(cluster: UpProcess) -> None:
     """Each node may promise a hostPort once. Two nodes of one machine promise the same one: the kernel decides."""
     port = free_port()
     for name, zone in (("first", "zone-a"), ("second", "zone-b")):

@@ -159,6 +159,7 @@ class FakeDriver:
         self.after_pull: Callable[[], Awaitable[object]] | None = None
         self.on_stop: Callable[[Identity], None] = self.end
         self.probe_passes: Callable[[Probe], bool] = lambda _: True
+        self.probe_output = "no answer"
         self.probe_s = 0.0
         self.usage: dict[Identity, Consumption] = {}
 
@@ -211,7 +212,8 @@ class FakeDriver:
         del for_s
         self.kept.append(identity)
 
-    async def stop(self, identity: Identity, *, grace_s: float) -> None:
+    async def stop(self, identity: Identity, *, grace_s: float, cause: str = "") -> None:
+        self.table[identity] = replace(self.table[identity], message=cause)
         self.stopped.append((identity, grace_s))
         self.on_stop(identity)
 
@@ -222,10 +224,10 @@ class FakeDriver:
         self.forgotten.append(identity)
         self.table.pop(identity, None)
 
-    async def probe(self, identity: Identity, probe: Probe) -> bool:
+    async def probe(self, identity: Identity, probe: Probe) -> str:
         del identity
         await asyncio.sleep(self.probe_s)
-        return self.probe_passes(probe)
+        return "" if self.probe_passes(probe) else self.probe_output
 
     async def run_hook(self, identity: Identity, hook: LifecycleHook, *, within_s: float) -> str:
         self.hooks.append((identity, hook))
@@ -399,8 +401,8 @@ class TableDriver:
     async def keep(self, identity: Identity, for_s: float) -> None:
         del identity, for_s
 
-    async def stop(self, identity: Identity, *, grace_s: float) -> None:
-        del grace_s
+    async def stop(self, identity: Identity, *, grace_s: float, cause: str = "") -> None:
+        del grace_s, cause
         process = self._table.get(identity)
         if process is not None and process.running:
             self._table[identity] = replace(process, running=False, ended_at=datetime.now(UTC))
@@ -412,9 +414,9 @@ class TableDriver:
     async def forget(self, identity: Identity) -> None:
         self._table.pop(identity, None)
 
-    async def probe(self, identity: Identity, probe: Probe) -> bool:
+    async def probe(self, identity: Identity, probe: Probe) -> str:
         del probe
-        return identity in self._table and self._table[identity].running
+        return "" if identity in self._table and self._table[identity].running else "it does not run"
 
     async def run_hook(self, identity: Identity, hook: LifecycleHook, *, within_s: float) -> str:
         del identity, hook, within_s

@@ -59,6 +59,14 @@ def pod(name: str, revision: Revision, *, text: str = "", origin: Origin = BY_SO
     )
 
 
+def made(kind: str, name: str, revision: int, decided: str = "", **parts: Any) -> Object:
+    found = KINDS.of_key_kind(kind)
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **parts.pop("metadata", {})}
+    body = {"apiVersion": found.api_version, "kind": found.kind, "metadata": metadata, **parts}
+    key = Key(kind, "default", name)
+    return Object(found, key, encode_object(body), revision=revision, created=1, origin=Origin("op", decided))
+
+
 def read(*objects: Object, cache: str = "Pod", verb: str = "list") -> CacheRead:
     return CacheRead(cache, verb, ("default", ""), 3, 9, 0.5, len(objects), objects)
 

@@ -213,6 +213,14 @@ class SchedulerHarness(ControllerHarness):
     def events(self, reason: str) -> list[dict[str, Any]]:
         return [each.edit() for each in self.cluster.all("Event") if each.edit()["reason"] == reason]
 
+    def decisions(self) -> list[Decision]:
+        """Attempts, oldest first."""
+        return [each for each in super().decisions() if not each.part_of]
+
+    def reports(self, name: str) -> list[Decision]:
+        """Records of reports about an object, oldest first."""
+        return [each for each in super().decisions() if each.part_of and each.key.name == name]
+
     def attempts(self, name: str) -> list[Decision]:
         """Oldest first."""
         return [each for each in self.decisions() if each.key.name == name]

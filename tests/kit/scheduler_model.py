@@ -6,6 +6,7 @@ scheduler the node-local predicates and the names of things, and none of its tab
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,6 @@ from kedge.scheduler import (
     snapshot_of,
     weights_under,
 )
-from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
 
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
@@ -367,7 +367,7 @@ def image_preference(cluster: Cluster, pod: PodView, node: NodeView) -> int:
 
     images = [c.image for c in (*pod.spec.init_containers, *pod.spec.containers)]
     found = 0
-    for image in images:
+    for image in (*images, *(v.image.reference for v in pod.spec.volumes if v.image is not None)):
         size = bytes_on(node, image)
         spread = sum(bytes_on(other, image) is not None for other in cluster.nodes.values())
         found += 0 if size is None else int(size * (spread / len(cluster.nodes)))
@@ -490,7 +490,9 @@ def pod_preference(cluster: Cluster, pod: PodView, feasible: list[NodeView]) -> 
                     if value is not None and node.labels.get(term.topology_key) == value:
                         pulls[node.name] += weight
     low, high = min(pulls.values(), default=0), max(pulls.values(), default=0)
-    return {name: (pull - low) * 100 // (high - low) if high > low else 0 for name, pull in pulls.items()}
+    return {
+        name: int(100.0 * (float(pull - low) / float(high - low))) if high > low else 0 for name, pull in pulls.items()
+    }
 
 
 def spread_preference(cluster: Cluster, question: PlacementCase, feasible: list[NodeView]) -> dict[str, int]:
@@ -501,13 +503,13 @@ def spread_preference(cluster: Cluster, question: PlacementCase, feasible: list[
         return points
     crowds = {}
     for node in scored:
-        crowd = 0
+        crowd = 0.0
         for constraint in constraints:
             domains = {other.labels[constraint.topology_key] for other in scored}
             counts = domain_counts(cluster, question, constraint, constraints)
             count = counts.get(node.labels[constraint.topology_key], 0)
-            crowd += count * log_1024ths(len(domains) + 2) + (constraint.max_skew - 1) * 1024
-        crowds[node.name] = (crowd + 512) // 1024
+            crowd += count * math.log(len(domains) + 2) + (constraint.max_skew - 1)
+        crowds[node.name] = math.floor(crowd + 0.5)
     low, high = min(crowds.values()), max(crowds.values())
     return points | {name: (high + low - crowd) * 100 // high if high else 100 for name, crowd in crowds.items()}
 

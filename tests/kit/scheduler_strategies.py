@@ -202,6 +202,7 @@ def containers(draw: Draw, *, init: bool = False) -> dict[str, Any]:
     return {**made, "restartPolicy": "Always"} if init and draw(st.booleans()) else made
 
 
+IMAGE_VOLUMES = st.sampled_from(["app", "hub/x", "hub:5000/x"]).map(lambda r: {"name": "v", "image": {"reference": r}})
 FEATURES = {
     "nodeSelector": st.sampled_from([{"host": "h1"}, {ZONE: "za"}]),
     "nodeAffinity": NODE_AFFINITY,
@@ -238,6 +239,7 @@ def pod_views(draw: Draw, focus: str = "", *, placed: bool = True) -> PodView:
         spec["containers"][0]["ports"] = drawn["ports"]
     if "init" in drawn:
         spec |= {"initContainers": drawn["init"], "overhead": draw(some(cpu=maybe(st.just("50m"))))}
+        spec["volumes"] = draw(st.lists(IMAGE_VOLUMES, max_size=1))
     spec["affinity"] = {name: drawn[name] for name in drawn if name.endswith("ffinity")}
     if "nodePreference" in drawn:
         preferred = {"preferredDuringSchedulingIgnoredDuringExecution": drawn["nodePreference"]}

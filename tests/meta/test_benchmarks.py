@@ -24,6 +24,7 @@ KEYS = {
     },
     "simulation": {"call_soon_fifo_vs_asyncio", "sleep0_fifo_vs_asyncio", "timers_vs_simpy"},
     "runtime": {"reconciles_per_second", "reconcile_vs_bare_write", "recording_overhead", "queue_ops_per_second"},
+    "observe": {"scheduler_overhead", "runtime_overhead", "why_ms", "bytes_per_record"},
     "http": {
         "get_vs_bare", "create_vs_bare", "patch_vs_bare", "list_vs_bare", "watch_1000_vs_bare", "reconcile_vs_kopf",
         "scheduler_https_pods_per_second", "get_us", "create_us", "patch_us", "list_us", "watch_1000_us",

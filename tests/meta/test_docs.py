@@ -43,7 +43,8 @@ PLANNED = {
 
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]*\b")
 FILLED = {
-    "ACCOUNT": "web", "COMMAND": "true", "CONDITION": "delete", "DIR": "folder", "FILE": "file.yaml",
+    "ACCOUNT": "web", "COMMAND": "true", "CONDITION": "delete", "CONTROLLER": "deployment", "DIR": "folder",
+    "FILE": "file.yaml",
     "FUNCTION": "main", "GROUP": "team", "H1": "h1", "H2": "h2", "H3": "h3", "HOST": "127.0.0.1", "ID": "abc",
     "J": "2", "KIND": "pods", "KUBECONFIG": "file.yaml", "MODULE": "json", "N": "3", "NAME": "web",
     "NODE": "node-1", "POD": "web-1", "PORT": "6443", "PREFIX": "prefix", "S1": "s1", "S2": "s2", "S3": "s3",

@@ -8,6 +8,7 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +29,18 @@ REPEATED_LINES_MAX = 5
 TABLES = {"limits.py"}
 """Files that are one long table, relative to `src/kedge`: a reader looks a row up, and never reads them through."""
 
-NOUNS_IN_ING = {"autoscaling", "binding", "recording", "wiring"}
+NOUNS_IN_ING = {"autoscaling", "binding", "coupling", "recording", "wiring"}
 """Names of modules that end like a gerund and are nouns of the field."""
 
 PERSONS = re.compile(r"\b(who|whoever|whom|whomever|nobody|somebody|anybody|everybody|anew)\b", re.I)
 HEADLESS = re.compile(r"(?:^|[.:;!?]\s+)(?:What|Who|Whom|Whoever|Whatever|Those)\b(?![^.?!]{0,200}\?)")
+ONE_OF_THEM = re.compile(r"\bone\s+(?:#\s*)?of\s+(?:#\s*)?(?:them|those)\b", re.I)
+"""Also across the end of a line, in a page or in a comment."""
+SPEECH = re.compile(
+    r"\b(tells?|told|telling|says?|said|saying|speaks?|spoken?|speaking|hears?|heard|hearing|worded|wording)\b", re.I
+)
+"""Verbs of speech. The noun `word` is a word of the field: in a command line, in a file."""
+INVERTED = re.compile(r"(?:^|[.:;!?]\s+)Of (?:an?|the|its|all|each|every|one|two|several|many|these|those)\b")
 HEADLESS_TEST = re.compile(r"^test_(?:what|who|whoever|whatever|those)_")
 
 Tree = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -101,9 +109,13 @@ def test_no_run_of_six_lines_is_repeated_in_the_source() -> None:
     assert sorted(sorted(found) for found in places.values() if len(found) > 1) == []
 
 
-def sentences(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def sentences(path: Path) -> list[tuple[int, str]]:
     """Every docstring, comment and string of a file, with its line."""
-    text = path.read_text()
+    return [(line, " ".join(text.split())) for line, text in _texts(path.read_text())]
+
+
+def _texts(text: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
@@ -119,12 +131,37 @@ def test_things_are_not_called_persons_and_sentences_begin_with_a_noun() -> None
     for path in PYTHON:
         if path == Path(__file__):
             continue
-        for line, text in sentences(path):
-            plain = " ".join(text.split())
+        for line, plain in sentences(path):
             if PERSONS.search(plain) or HEADLESS.search(plain) or HEADLESS_TEST.search(plain.replace(" ", "_")):
                 found.append(f"{shown(path)}:{line}: {plain[:120]}")
     for path in PAGES:
         for number, row in enumerate(path.read_text().splitlines(), 1):
             if PERSONS.search(row) or any(HEADLESS.search(part) for part in re.split(r"  +", row.lstrip("#*-| "))):
                 found.append(f"{shown(path)}:{number}: {row[:120]}")
+    assert found == []
+
+
+def test_verbs_are_of_the_field_and_the_main_clause_comes_first() -> None:
+    found = []
+    for path in PYTHON:
+        if path == Path(__file__):
+            continue
+        for line, plain in sentences(path):
+            if SPEECH.search(plain) or INVERTED.search(plain):
+                found.append(f"{shown(path)}:{line}: {plain[:120]}")
+    for path in PAGES:
+        for number, row in enumerate(path.read_text().splitlines(), 1):
+            if SPEECH.search(row) or INVERTED.search(row.lstrip("#*-| ")):
+                found.append(f"{shown(path)}:{number}: {row[:120]}")
+    assert found == []
+
+
+def test_a_thing_is_named_and_not_one_of_them() -> None:
+    found = []
+    for path in (*PYTHON, *PAGES):
+        if path == Path(__file__):
+            continue
+        text = path.read_text().replace("_", " ")
+        for match in ONE_OF_THEM.finditer(text):
+            found.append(f"{shown(path)}:{text.count(chr(10), 0, match.start()) + 1}: {' '.join(match[0].split())}")
     assert found == []

@@ -87,7 +87,7 @@ def test_a_kept_run_can_be_replayed(tmp_path: Path) -> None:
     again = CliRunner().invoke(main, ["replay", str(kept)])
     assert again.exit_code == 0, again.output
     assert "scenario small, seed 4" in again.output
-    assert "violation  Pod/default/ghost exists" in again.output
+    assert "violation  Pod ghost exists" in again.output
     assert "same: Pod/default/ghost exists" in again.output
 
 
@@ -103,7 +103,7 @@ def test_a_kept_run_is_extracted_for_other_tools(tmp_path: Path) -> None:
     assert done.output.split() == [str(folder / name) for name in names]
     run = json.loads((folder / "run.json").read_text())
     assert run["violation"]["invariant"] == "Pod/default/ghost exists"
-    assert "Pod/default/ghost exists" in (folder / "timeline.txt").read_text()
+    assert "violation  Pod ghost exists" in (folder / "timeline.txt").read_text()
     assert (folder / "scenario.yaml").read_text() == file.read_text()
     listed = json.loads((folder / "objects.json").read_text())["items"]
     assert ("Node", "node-a") in [(each["kind"], each["metadata"]["name"]) for each in listed]

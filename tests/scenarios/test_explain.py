@@ -7,6 +7,7 @@ those of the run, so the comparison ignores them.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -16,11 +17,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from google.protobuf.json_format import Parse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.kit.scenarios import masked
 
 from kedge.api.wellknown import POD_KIND
 from kedge.cli import main
-from kedge.cli.kept_decisions import NO_LOGS, recheck_decisions
+from kedge.cli.kept_decisions import NO_LOGS, REPORTS, recheck_decisions
 from kedge.kept import Section, parse_section, write_kept
 from kedge.keys import Key
 from kedge.observe.readers.recording import Recording
@@ -83,7 +86,7 @@ FIELDS = (
     r"ready replicas: 6 / 8$",
     r"rollback observed by scheduler: true, policy v4$",
     r"pending replica: risk-api-\w+-6$",
-    r"pending replica: risk-api-\w+-7$",
+    r"pending replica: risk-api-\w+-7, for the same reason$",
     r"last scheduling reason: zone quota risk/zone-c, without which node-c12 would fit; 0/3 nodes: ",
     r"scheduler cache revision: ZoneQuota@\d+, \d+s old$",
     r"quota latest revision: ZoneQuota risk@\d+$",
@@ -110,7 +113,9 @@ def test_every_decision_of_the_run_is_run_again_and_agrees() -> None:
     recording = incident().recording
     report = asyncio.run(recheck_decisions(recording.decisions, recording))
     assert report.differences == ()
-    assert report.agreed == len(recording.decisions)
+    decided = [each for each in recording.decisions if not each.part_of]
+    assert report.agreed == len(decided)
+    assert report.skipped == {REPORTS: len(recording.decisions) - len(decided)}
 
 
 def test_a_recheck_of_an_answer_states_how_many_agree(kept: Path) -> None:
@@ -161,8 +166,9 @@ def test_without_received_logs_controllers_are_rechecked_from_their_records_and_
     report = asyncio.run(recheck_decisions(recording.decisions, bare))
     attempts = sum(each.scheduling is not None for each in recording.decisions)
     assert report.differences == ()
-    assert report.skipped == {NO_LOGS: attempts}
-    assert report.agreed == len(recording.decisions) - attempts > 0
+    reports = sum(bool(each.part_of) for each in recording.decisions)
+    assert report.skipped == {NO_LOGS: attempts, REPORTS: reports}
+    assert report.agreed == len(recording.decisions) - attempts - reports > 0
 
 
 # -- changed inputs ----------------------------------------------------------------------------------
@@ -200,7 +206,9 @@ def test_the_timeline_of_a_generation_has_its_people_its_fault_and_the_late_quot
     assert done.exit_code == 0, done.output
     assert re.search(r" +\d+  \* user +Deployment risk-api changed: 8 replicas .*generation 42$", done.output, re.M)
     assert re.search(r"  ! faults +the watch of ZoneQuota.kedge.dev to default-scheduler is 30s late", done.output)
-    assert re.search(r"because of ZoneQuota risk, written at rv \d+, seen 14\.\d s later", done.output)
+    assert re.search(
+        r"because of ZoneQuota risk by agent-node-c12, written at rv \d+, seen 14\.\d s later", done.output
+    )
     assert "no node for Pod/risk/" in done.output
     assert re.search(r"^window: generation 42 from ", done.output, re.M)
     document = json.loads(kedge(*words, "-o", "json").output)
@@ -209,6 +217,26 @@ def test_the_timeline_of_a_generation_has_its_people_its_fault_and_the_late_quot
     assert revisions == sorted(revisions)
     trace = json.loads(kedge(*words, "-o", "perfetto").output)
     assert {each["ph"] for each in trace["traceEvents"]} == set("MXisf")
+
+
+def test_the_timeline_as_spans_links_an_attempt_to_the_decision_that_made_its_pod(kept: Path) -> None:
+    done = kedge("timeline", "deploy/risk-api", "-n", "risk", "--recording", str(kept), "-o", "otlp")
+    document = json.loads(done.output)
+    # Ids are hexadecimal in OTLP's JSON, and base64 in protobuf's: everything else is protobuf's own mapping.
+    hexadecimal = re.compile(r'("(?:traceId|spanId|parentSpanId)": )"([0-9a-f]+)"')
+    mapped = hexadecimal.sub(
+        lambda found: f'{found[1]}"{base64.b64encode(bytes.fromhex(found[2])).decode()}"', json.dumps(document)
+    )
+    request = Parse(mapped, ExportTraceServiceRequest())
+    spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
+    roots = {bytes(span.span_id): span for span in spans if not span.parent_span_id}
+    assert all(bytes(span.parent_span_id) in roots for span in spans if span.parent_span_id)
+    attempts = [span for span in roots.values() if span.name == "default-scheduler Pod"]
+    linked = [
+        roots[bytes(link.span_id)].name for span in attempts for link in span.links if bytes(link.span_id) in roots
+    ]
+    assert "replicaset ReplicaSet" in linked
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans)
 
 
 def test_a_timeline_without_records_is_one_sentence(kept: Path) -> None:

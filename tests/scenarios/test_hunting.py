@@ -87,15 +87,16 @@ def found_by(*arguments: str) -> tuple[int, str]:
 def test_the_hunt_over_the_weak_duplicate_reservation_finds_its_seed_which_can_be_hunted_and_replayed(
     folder: Path,
 ) -> None:
-    code, output = found_by("duplicate-reservation", "--weak", "--seeds", "2", "--shrink-runs", "4")
+    code, output = found_by("duplicate-reservation", "--weak", "--seeds", "3", "--shrink-runs", "4")
     assert code == 1, output
-    assert re.search(r"=== bug 1: \d of 2 seeds, first 82219\nbroken     an intent has one reservation", output)
+    assert re.search(r"=== bug 1: \d of 3 seeds, first 82219\nbroken     an intent has one reservation", output)
     command = "kedge hunt duplicate-reservation --weak --start 82219 --seeds 1"
     assert f"seed 82219 recreates it: {command}" in output
     (kept,) = (folder / "kept").iterdir()
     again = CliRunner().invoke(main, ["replay", str(kept)])
     assert again.exit_code == 0, again.output
-    assert "scenario duplicate-reservation without reservation-named-by-its-pod, seed" in again.output
+    assert "scenario duplicate-reservation without reservation-named-by-its-pod, seed 82219\n" in again.output
+    assert "default-scheduler     committed  Reservation res-b created for replica-042 on node-b7" in again.output
     assert "violation  an intent has one reservation" in again.output
     assert "same: an intent has one reservation" in again.output
 
@@ -227,7 +228,14 @@ def test_an_unknown_part_is_reported_with_its_location(folder: Path, part: str) 
         find_target("own_parts.py:missing?x=1")
 
 
-# -- from ------------------------------------------------------------------------------------------
+# -- from and until --------------------------------------------------------------------------------
+
+
+ALL_GONE = """\
+  - {delete: ReplicaSet/web}
+  - {delete: {object: Pod/web-0, force: true}}
+  - {delete: {object: Pod/web-1, force: true}}
+"""
 
 
 def always(extra: str, steps: str = "") -> ScenarioRun:
@@ -246,11 +254,18 @@ def test_a_check_holds_from_a_moment_on() -> None:
     assert always(", from: 5s").passed
     assert always(", from: {object: Pod/web-0}").passed
     # A check that has begun goes on, whatever becomes of its beginning.
-    pods = (f"  - {{delete: {{object: Pod/web-{slot}, force: true}}}}\n" for slot in (0, 1))
-    gone = "".join(["  - {delete: ReplicaSet/web}\n", *pods])
-    late = always(", from: {object: Pod/web-0}", gone)
+    late = always(", from: {object: Pod/web-0}", ALL_GONE)
     assert late.violation is not None
     assert late.violation.invariant == "seen"
+
+
+def test_a_check_ends_with_its_end_and_stays_ended() -> None:
+    """Without its end it would be broken, and so it is with one that does not come."""
+    first_ready = "{object: ReplicaSet/web, field: status.readyReplicas, is: 1}"  # two are ready later, then none
+    for until, broken in ((first_ready, "status.readyReplicas of "), ("{object: Pod/never}", "seen")):
+        run = always(f", from: {{object: Pod/web-0}}, until: {until}", ALL_GONE)
+        assert run.violation is not None
+        assert run.violation.invariant.startswith(broken)
 
 
 def test_an_expectation_between_steps_may_hold_from_there_on() -> None:
@@ -263,5 +278,6 @@ def test_an_expectation_between_steps_may_hold_from_there_on() -> None:
     assert late.violation.invariant == "seen"
     none = "  - expect: {name: seen, count: Pod, at least: 1, always: true}\n"
     assert run_scenario(parse_scenario(content.replace("  - after: 10s\n", f"{none}  - after: 10s\n"))).passed
-    with pytest.raises(ScenarioError, match="`from` belongs to `always: true`"):
-        parse_scenario(content.replace("within: 1m", "within: 1m, from: 3s"))
+    for word, value in (("from", "3s"), ("until", "{object: Pod/web-0}")):
+        with pytest.raises(ScenarioError, match=f"`{word}` belongs to `always: true`"):
+            parse_scenario(content.replace("within: 1m", f"within: 1m, {word}: {value}"))

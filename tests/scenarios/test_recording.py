@@ -12,7 +12,7 @@ from kedge.controllers.replicaset.controller import ReplicaSetReconciler
 from kedge.env import system_env
 from kedge.kept import BadKeptFile
 from kedge.observe.readers.recording import Recording, read_recording
-from kedge.runtime.cache.kept_log import received_logs
+from kedge.runtime.cache.kept_log import KeptLogs
 from kedge.runtime.recheck import ReceivedEvidence, recheck
 from kedge.scheduler.report.recheck import recheck_attempt
 from kedge.sim.cluster import Cluster
@@ -68,7 +68,7 @@ def test_every_record_in_the_file_is_rechecked_from_the_file_alone(kept_file: Pa
     found, env = read_recording(kept_file), system_env()
     attempts = reconciles = 0
     for decision in found.decisions:
-        logs = received_logs(found.received, decision.process, env.limits)
+        logs = KeptLogs(found.received, decision.process, env.limits).at(decision.marks)
         if decision.scheduling is not None:
             attempts += recheck_attempt(decision, logs, env)
         elif decision.controller == "replicaset":

@@ -92,12 +92,12 @@ def check_order(sim: Simulation, node: Node) -> None:
             sim.violate("files are there first", f"{container.name} starts without its files")
         await start(identity, pod, container, *rest, **named)
 
-    async def checked_stop(identity: Identity, *, grace_s: float) -> None:
+    async def checked_stop(identity: Identity, *, grace_s: float, cause: str = "") -> None:
         began = [each for each, hook in driver.hooks if hook.exec is not None and hook.exec.command == ("pre",)]
         running = any(each.identity == identity and each.running for each in await driver.processes())
         if identity.container == "main" and running and identity not in began:
             sim.violate("preStop precedes SIGTERM", f"{identity.container} is stopped without it")
-        await stop(identity, grace_s=grace_s)
+        await stop(identity, grace_s=grace_s, cause=cause)
 
     driver.start, driver.stop = checked_start, checked_stop  # type: ignore[method-assign]
 
@@ -134,9 +134,9 @@ def test_an_agent_that_crashes_anywhere_keeps_the_order_of_init_containers_hooks
             assert crash_plan.crashes == 1
 
 
-async def stop_at_once(self: PodHooks, identity: Identity, container: object, grace_s: float) -> None:
+async def stop_at_once(self: PodHooks, identity: Identity, container: object, grace_s: float, cause: str) -> None:
     del container
-    await self._driver.stop(identity, grace_s=grace_s)
+    await self._driver.stop(identity, grace_s=grace_s, cause=cause)
 
 
 @pytest.mark.parametrize(

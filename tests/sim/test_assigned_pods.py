@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from tests.kit.agent import claims, is_ready, live, new_cluster, until, without_faults
 from tests.objects import pod, pod_key
 
+from kedge.api.kinds import KINDS
 from kedge.api.requests import Binding
 from kedge.api.views import PodView
 from kedge.api.wellknown import POD_KIND
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
+from kedge.server.http.tables import definitions, row_of
 from kedge.sim.cluster import Cluster
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
@@ -32,6 +35,15 @@ def status_of(cluster: Cluster, name: str = "web-0") -> Any:
     found = cluster.find(pod_key(name))
     assert found is not None
     return found.as_view(PodView).status
+
+
+def shown_status(cluster: Cluster, name: str = "web-0") -> Any:
+    """The STATUS column of `kubectl get pods`."""
+    found = cluster.find(pod_key(name))
+    assert found is not None
+    kind = KINDS.of_key_kind(POD_KIND)
+    names = [each["name"] for each in definitions(kind)]
+    return row_of(kind, found, datetime(2030, 1, 1, tzinfo=UTC), "None")["cells"][names.index("Status")]
 
 
 def test_a_pod_that_fits_is_admitted_and_runs() -> None:
@@ -79,6 +91,7 @@ def test_a_pod_that_does_not_fit_fails_with_the_reason_of_a_kubelet(
         status = status_of(cluster)
         assert status.reason == reason
         assert status.message.startswith(f"Pod was rejected: {message}")
+        assert shown_status(cluster) == reason
         assert claims(cluster) == ["first"]
         assert live(cluster) == ["first"]
 

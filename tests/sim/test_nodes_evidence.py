@@ -179,7 +179,7 @@ def test_without_a_read_from_the_api_server_pods_of_a_live_node_are_released() -
     assert not returned
 
 
-# -- an agent that speaks ---------------------------------------------------------------------------
+# -- an agent that reports --------------------------------------------------------------------------
 
 
 class UnrenewedAgent(SimpleAgent):

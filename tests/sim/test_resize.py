@@ -291,7 +291,7 @@ async def crowded(sim: Simulation) -> None:
 
 
 def _check_settled(sim: Simulation, cluster: Cluster) -> None:
-    """Every running pod has the resources of its spec, or says why not."""
+    """Every running pod has the resources of its spec, or reports a reason."""
     for found in cluster.all("Pod"):
         view = found.as_view(PodView)
         if not view.spec.node_name or view.finished or view.terminating:

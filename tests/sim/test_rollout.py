@@ -457,3 +457,69 @@ def test_without_one_history_no_stage_ends() -> None:
 
     with replaced(RemoteTransport, "one_history", value=False):
         without_faults(cluster_program)
+
+
+# -- a burn gate -----------------------------------------------------------------------------------
+
+BURN: dict[str, object] = {
+    "burn": {"slo": "TimeToReady", "withinSeconds": 20, "objectivePercent": 90, "windowSeconds": 600}
+}
+
+
+async def slow_change(sim: Simulation, gates: dict[str, object]) -> tuple[str, int]:
+    """Pods of the new template are never ready, and no component reports a reason."""
+    cluster, hands, reader = await setup(sim)
+    working = asyncio.create_task(hands.run())
+    hands.starts = lambda pod: not is_new(pod)
+    await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
+    await asyncio.sleep(25)
+    body = rollout(QUARTER, ALL, progressDeadlineSeconds=3600, gates=gates)
+    await cluster.authority.create(ROLLOUT, body)
+    await asyncio.sleep(120)
+    sim.heal()
+    if gates:
+        await settle(
+            sim,
+            cluster,
+            lambda: status_of(reader).phase == "RolledBack" and all_serve(reader, "web:1", 4),
+            within_s=600,
+        )
+    else:
+        await asyncio.sleep(300)
+    status = status_of(reader)
+    working.cancel()
+    return f"{status.phase} {status.stage}", await recheck_all(cluster, RECONCILERS)
+
+
+async def good_change(sim: Simulation) -> tuple[str, int]:
+    cluster, hands, reader = await setup(sim)
+    working = asyncio.create_task(hands.run())
+    await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
+    await asyncio.sleep(25)
+    gates = {"burn": {"slo": "TimeToReady", "withinSeconds": 300, "objectivePercent": 50, "windowSeconds": 3600}}
+    await cluster.authority.create(ROLLOUT, rollout(QUARTER, ALL, progressDeadlineSeconds=3600, gates=gates))
+    sim.heal()
+    await until(lambda: status_of(reader).phase == "Complete" and all_serve(reader, "web:2", 4), within_s=900)
+    working.cancel()
+    return status_of(reader).phase, await recheck_all(cluster, RECONCILERS)
+
+
+def test_a_change_that_makes_pods_slow_is_rolled_back() -> None:
+    for seed in range(4):
+        outcome = run(lambda sim: slow_change(sim, BURN), seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        phase, rechecked = outcome.result
+        assert phase == "RolledBack 0"
+        assert rechecked > 20
+
+
+def test_without_the_gate_the_same_change_only_waits() -> None:
+    outcome = run(lambda sim: slow_change(sim, {}), 0)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"
+    assert outcome.result[0] == "Holding 0"
+
+
+def test_a_change_within_the_budget_is_completed() -> None:
+    outcome = run(good_change, 0)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"
+    assert outcome.result[0] == "Complete"

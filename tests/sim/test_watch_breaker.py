@@ -49,7 +49,7 @@ class OutageReport:
     healthy: int
     """How many were healthy by then."""
     refused: int
-    """How often the breaker rejected one of them, until all streamed again."""
+    """How often the breaker rejected a watch, until all streamed again."""
     came_s: list[float]
     """When each streamed again, since the first did."""
 
@@ -157,7 +157,7 @@ def pauses_of(seed: int) -> Counter[str]:
 
 def test_no_backoff_of_a_seed_is_caused_by_the_breaker() -> None:
     """Seeds 5000 to 5005 had 2759 pauses, 1413 of them (0 to 449 a seed) because of what the breaker had refused; one
-    of them grew to 45 s. Now they have 1525 pauses, all for what a server did, and 599 waits for the breaker."""
+    pause grew to 45 s. Now they have 1525 pauses, all for what a server did, and 599 waits for the breaker."""
     count = pauses_of(5001)
     assert count["held"] == 0
     assert count["waits"] > 0

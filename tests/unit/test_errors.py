@@ -46,7 +46,7 @@ def test_a_status_keeps_every_field_of_its_error(error: OperatingError) -> None:
     assert (status["code"], status["reason"], status["message"]) == (error.code, error.reason, error.message)
     again = from_status(status)
     assert type(again) is type(error)
-    assert again.from_server, "a reader can tell it from an error of its own"
+    assert again.from_server, "a reader can distinguish it from an error of its own"
     assert vars(again) == {**vars(error), "from_server": True}
 
 

@@ -227,19 +227,28 @@ async def containers_of_one_pod_are_processes_of_their_own(subject: DriverSubjec
     check(await _is_running(subject, second), "a container ended with another one of its pod")
 
 
+async def the_cause_of_the_first_stop_is_in_the_message_of_the_process(subject: DriverSubject) -> None:
+    identity = await _start(subject, subject.pod("uid-cause", Behaviour.RUNS))
+    await subject.driver.stop(identity, grace_s=20.0, cause="a probe failed")
+    await subject.driver.stop(identity, grace_s=0.0)
+    await _until_ended(subject, identity)
+    found = next(each for each in await subject.driver.processes() if each.identity == identity)
+    check(found.message.startswith("a probe failed"), f"the message of the stopped process is {found.message!r}")
+
+
 async def probes_and_hooks_fail_for_a_process_that_does_not_run(subject: DriverSubject) -> None:
     pod = subject.pod("uid-probe", Behaviour.RUNS)
     identity = await _start(subject, pod)
     probe, hook = Probe(exec=ExecAction(command=("true",))), LifecycleHook(exec=ExecAction(command=("true",)))
-    check(await subject.driver.probe(identity, probe), "a probe that succeeds is reported as failed")
+    check(not await subject.driver.probe(identity, probe), "a probe that succeeds is reported as failed")
     check(not await subject.driver.run_hook(identity, hook, within_s=10), "a hook that succeeds is reported as failed")
     await subject.driver.stop(identity, grace_s=0.0)
     await _until_ended(subject, identity)
-    check(not await subject.driver.probe(identity, probe), "a process that ended passes its probe")
+    check(await subject.driver.probe(identity, probe) != "", "a process that ended passes its probe")
     check(await subject.driver.run_hook(identity, hook, within_s=10) != "", "a hook ran beside a process that ended")
 
 
-async def a_listener_hears_of_the_end_of_a_process(subject: DriverSubject) -> None:
+async def a_listener_is_notified_of_the_end_of_a_process(subject: DriverSubject) -> None:
     notified: list[str] = []
     subject.driver.listen(notified.append)
     identity = await _start(subject, subject.pod("uid-listen", Behaviour.RUNS))
@@ -280,8 +289,9 @@ _CHECKS: dict[str, CheckedBehaviour] = {
         a_resize_stays_with_its_process,
         only_ended_processes_are_forgotten,
         containers_of_one_pod_are_processes_of_their_own,
+        the_cause_of_the_first_stop_is_in_the_message_of_the_process,
         probes_and_hooks_fail_for_a_process_that_does_not_run,
-        a_listener_hears_of_the_end_of_a_process,
+        a_listener_is_notified_of_the_end_of_a_process,
         a_pod_is_kept_until_it_is_removed,
     )
 }

@@ -1,6 +1,6 @@
 """Several writes in one HTTP request, between kedge's own clients and servers: `POST /kedge/batch`.
 
-The body is an array of calls; each line of the reply is the answer to one of them, in the order in which they end. Each
+The body is an array of calls; each line of the reply is the answer to one call, in the order in which they end. Each
 call is authorised, proved and committed alone: a batch saves bytes and turns of the loop, and promises nothing.
 """
 

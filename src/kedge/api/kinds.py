@@ -102,7 +102,7 @@ class Registry:
         """
         kind = self._by_key_kind.get(key_kind)
         if kind is None:
-            raise NotFound(f"there is no kind {key_kind!r}: define it first with a CustomResourceDefinition")
+            raise NotFound(f"there is no kind {key_kind!r}: use one that the server has")
         return kind
 
     def of_api(self, api_version: str, kind: str) -> Kind:
@@ -381,6 +381,12 @@ _OWN = (
             _Column("Target", path=".spec.target.name"), _Column("Phase", path=".status.phase"),
             _Column("Stage", "integer", ".status.stage"), _AGE, _Column("Reason", path=".status.reason", priority=1),
         ),
+    ),
+    Kind(
+        group="kedge.dev", version="v1", kind="RecordingWindow", plural="recordingwindows",
+        singular="recordingwindow", short_names=("recwin",), categories=("kedge",), namespaced=False,
+        view=views.RecordingWindowView,
+        columns=(_Column("Until", path=".spec.until"), _Column("Reason", path=".spec.reason"), _AGE),
     ),
 )  # fmt: skip
 

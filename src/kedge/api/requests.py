@@ -481,3 +481,12 @@ AnyRequest = (
     | RequestToken
 )
 """The closed union. Every member but `OpenWatch` goes through `send`."""
+
+
+def named(request: Request[Reply], caller: str, groups: tuple[str, ...] = ()) -> Request[Reply]:
+    """A write with the name of its caller beside it, for transports on which no server authenticates one."""
+    if request.reads:
+        return request
+    replace, options = msgspec.structs.replace, request.options
+    origin = options.origin._replace(caller=caller, groups=groups)
+    return replace(request, options=replace(options, caller=caller, origin=origin))

@@ -23,6 +23,7 @@ VERBS = {
     "config": "Check a configuration file, and show the values in effect.",
     "controllers": "Run every controller, in a process of its own.",
     "cordon": "Keep new pods off nodes.",
+    "coupling": "Print which controllers can change the inputs of another without calling it.",
     "delete": "Delete objects, and wait until they are gone.",
     "demo": "Find, shrink and replay a bug in a simulated cluster.",
     "describe": "Print everything about objects, with their events.",
@@ -34,6 +35,7 @@ VERBS = {
     "hunt": "Run many seeds of a simulated program and report each bug once.",
     "logs": "Print the output of a pod's containers.",
     "queue": "Print the work queues of a running cluster: depth, ages, retries and reasons.",
+    "record": "Keep every decision for a while: open, close and list recording windows.",
     "replay": "Run a recorded failure again.",
     "reset": "Remove the state of the local cluster.",
     "restore": "Make a new store from a backup.",
@@ -85,6 +87,34 @@ _HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """Raised by newer releases of click for a group without arguments: it prints the help."""
 
 
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+
+def plain_flags(command: click.Command, args: list[str]) -> list[str]:
+    """`--wait=false` as kubectl takes it, in the form that click takes: `--no-wait`, or nothing."""
+    commands = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    flags = {
+        name: option
+        for each in commands
+        for option in each.params
+        if isinstance(option, click.Option) and option.is_flag
+        for name in option.opts
+    }
+    end = args.index("--") if "--" in args else len(args)
+    found: list[str] = []
+    for arg in args[:end]:
+        name, equals, value = arg.partition("=")
+        option = flags.get(name) if equals else None
+        if option is None or value not in _TRUE | _FALSE:
+            found.append(arg)
+        elif value in _TRUE:
+            found.append(name)
+        else:
+            found += option.secondary_opts[:1]
+    return [*found, *args[end:]]
+
+
 class LazyGroup(click.Group):
     """Lists verbs by name and loads the module of one when it is called."""
 
@@ -95,6 +125,12 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with usage_sentences():
             return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, rest if command is None else plain_flags(command, rest)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(VERBS)

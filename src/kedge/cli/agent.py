@@ -13,8 +13,9 @@ import click
 from kedge.cli.component import SERVER_OPTION, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
-from kedge.cli.listen_address import listen_address, parse_listen
-from kedge.cli.state_folder import AGENT_LOCK, command_errors, folder_lock
+from kedge.cli.listen_address import METRICS_OPTION, listen_address, parse_listen
+from kedge.cli.log_options import log_options
+from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.contract import Transport
 from kedge.client.http import read_kubeconfig, with_servers
 from kedge.env import Env
@@ -35,6 +36,8 @@ from kedge.limits import Limits
     show_default=True,
     help="Address for logs and exec; API servers connect to it.",
 )
+@METRICS_OPTION
+@log_options
 @config_option
 def agent(
     kubeconfig: tuple[Path, ...],
@@ -43,6 +46,7 @@ def agent(
     name: str,
     zone: str,
     listen: str,
+    metrics_listen: str | None,
     limits: Limits,
 ) -> None:
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
@@ -55,6 +59,8 @@ def agent(
         from kedge.agent.process.services import ServiceProxies
         from kedge.cli.local import authorities_of, boot_id, leave_node, machine_of, start_endpoint
         from kedge.client.contract import Client
+        from kedge.observe.recording.log import DecisionLog
+        from kedge.observe.recording.recorder import Recorder
 
         client = Client(transport, env, component=f"agent-{name}")
         services = ServiceProxies(client, env, state, boot_id=boot_id())
@@ -66,7 +72,10 @@ def agent(
         access = ApiAccess(server.host, server.port, authorities) if authorities else None
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
-        running = env.spawn(Agent(client, env, driver, machine, access).run(), name="agent")
+        log = DecisionLog(state / DECISIONS, env)
+        recorder = Recorder(env, log=log)
+        running = env.spawn(Agent(client, env, driver, machine, access, recorder).run(), name="agent")
+        logging = env.spawn(log.run(), name="decision log")
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -74,9 +83,11 @@ def agent(
         proxying.cancel()
         with suppress(asyncio.CancelledError):
             await running
-        await asyncio.gather(proxying, return_exceptions=True)
+        logging.cancel()
+        await asyncio.gather(proxying, logging, return_exceptions=True)
+        log.close()
         await endpoint.stop()
         await leave_node(state, driver)
 
     with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
-        run_component(kubeconfig, servers, f"agent {name}", limits, work)
+        run_component(kubeconfig, servers, f"agent {name}", limits, work, metrics_listen=metrics_listen)

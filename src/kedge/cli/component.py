@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import click
 
 from kedge.cli.event_loop import ASYNCIO, run_on
+from kedge.cli.listen_address import parse_listen
 from kedge.cli.state_folder import DECISIONS, command_errors, folder_lock
 from kedge.cli.up import default_state
 from kedge.client.contract import Transport
@@ -69,10 +70,34 @@ def run_component(
     work: Work,
     *,
     event_loop: str = ASYNCIO,
+    metrics_listen: str | None = None,
 ) -> None:
     """Run a component until SIGTERM or Ctrl-C. `work` gets the event that is set then."""
+    env = system_env(limits=limits)
+
+    async def measured(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+        async with _metrics_served(metrics_listen, name, env):
+            await work(transport, env, stop)
+
     with command_errors():
-        run_on(event_loop, _run(kubeconfigs, servers, name, system_env(limits=limits), work))
+        run_on(event_loop, _run(kubeconfigs, servers, name, env, measured))
+
+
+@asynccontextmanager
+async def _metrics_served(listen: str | None, name: str, env: Env) -> AsyncIterator[None]:
+    if listen is None:
+        yield
+        return
+    from kedge.server.http.metrics_listener import MetricsListener
+
+    host, port = parse_listen(listen)
+    listener = MetricsListener(env)
+    bound = await listener.start(host, port)
+    click.echo(f"{name} serves http://{host}:{bound}/metrics", err=True)
+    try:
+        yield
+    finally:
+        await listener.stop()
 
 
 async def _run(kubeconfigs: Sequence[Path], servers: Sequence[str], name: str, env: Env, work: Work) -> None:

@@ -11,6 +11,9 @@ from kedge.cli.component import SERVER_OPTION, STATE_OPTION, own_log_folder, run
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.cli.listen_address import METRICS_OPTION
+from kedge.cli.log_options import log_options
+from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 from kedge.client.contract import Transport
 from kedge.env import Env
 from kedge.limits import Limits
@@ -20,10 +23,19 @@ from kedge.limits import Limits
 @KUBECONFIG_OPTION
 @SERVER_OPTION
 @STATE_OPTION
+@METRICS_OPTION
 @EVENT_LOOP_OPTION
+@OTLP_ENDPOINT_OPTION
+@log_options
 @config_option
 def controllers(
-    kubeconfig: tuple[Path, ...], servers: tuple[str, ...], state: Path, event_loop: str, limits: Limits
+    kubeconfig: tuple[Path, ...],
+    servers: tuple[str, ...],
+    state: Path,
+    metrics_listen: str | None,
+    event_loop: str,
+    otlp_endpoint: str,
+    limits: Limits,
 ) -> None:
     """Run every controller until SIGTERM. One of several such processes leads; the others stand by with warm caches."""
 
@@ -31,8 +43,12 @@ def controllers(
         from kedge.cli.wiring import ControlPlane, run_until
 
         with own_log_folder(state, "controllers") as folder:
-            await run_until(
-                ControlPlane(transport, env, decisions=folder, component="controllers", schedulers=()), stop
-            )
+            async with span_sender(otlp_endpoint) as send_spans:
+                plane = ControlPlane(
+                    transport, env, decisions=folder, component="controllers", schedulers=(), send_spans=send_spans
+                )
+                await run_until(plane, stop)
 
-    run_component(kubeconfig, servers, "controllers", limits, work, event_loop=event_loop)
+    run_component(
+        kubeconfig, servers, "controllers", limits, work, event_loop=event_loop, metrics_listen=metrics_listen
+    )

@@ -39,7 +39,16 @@ def queue_document(plane: ControlPlane, env: Env) -> dict[str, Any]:
     now_s = env.monotonic()
     queues = [_controller_queue(each, now_s) for each in plane.controllers]
     queues += [_scheduler_queue(each, now_s) for each in plane.schedulers]
-    return {"apiVersion": KEDGE_API_VERSION, "kind": "QueueReport", "at": format_time(env.now()), "queues": queues}
+    return {
+        "apiVersion": KEDGE_API_VERSION,
+        "kind": "QueueReport",
+        "at": format_time(env.now()),
+        "coverage": [
+            f"one moment of one process, with {len(queues)} queues; nothing is sampled",
+            f"at most {KEYS_MAX} keys of a queue, the oldest; keys that are done are not listed",
+        ],
+        "queues": queues,
+    }
 
 
 def _controller_queue(controller: Controller, now_s: float) -> dict[str, Any]:
@@ -116,6 +125,7 @@ def cache_document(plane: ControlPlane, env: Env, newest: Revision) -> dict[str,
         "kind": "CacheReport",
         "at": format_time(env.now()),
         "storeRevision": newest,
+        "coverage": ["one moment of one process; every cache is listed, and nothing is sampled"],
         "caches": [
             {
                 "cache": cache.cache,

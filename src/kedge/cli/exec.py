@@ -37,7 +37,7 @@ _READ_BYTES = 32 * 1024
 def exec(  # noqa: A001
     choice: ServerChoice, pod: str, command: tuple[str, ...], container: str, stdin: bool, tty: bool, within_s: float
 ) -> None:
-    """Run COMMAND in a container of a pod: kedge exec POD -- COMMAND. Of a workload's pods, a ready one is chosen."""
+    """Run COMMAND in a container of a pod: kedge exec POD -- COMMAND. A workload stands for a ready pod of it."""
     if tty and not (stdin and sys.stdin.isatty()):
         click.echo("no terminal is here: the command gets none either", err=True)
         tty = False

@@ -108,6 +108,7 @@ def hunt(
                 policy=_policy(policy, depth),
                 directory=directory,
                 shrink_runs_max=shrinks if shrink_runs is None else shrink_runs,
+                by_seed=is_scenario(target),  # the seed that the report names is the one in the file
                 on_progress=progress.show,
             )
     except KedgeError as error:

@@ -1,7 +1,8 @@
 """Kept decisions, run again: as they were for `kedge why --recheck`, and with changed inputs for `--what-if`.
 
-A scheduling attempt needs the objects of every cache that it read. A recording has them in its received logs; a live
-decision log has not, so there `--what-if` decides on the cluster of now, and `--recheck` states what it left out.
+A scheduling attempt needs the objects of every cache that it read. A recording has them in its received logs, a live
+decision log as far as its bound allows. For the others `--what-if` decides on the cluster of now, and `--recheck`
+states how many were left out.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision
 from kedge.runtime import ControllerRuntime, CutOff, ReceivedEvidence, Reconciler, RecordedEvidence, recheck
 from kedge.runtime.cache import CacheSet, ReceivedLog
-from kedge.runtime.cache.kept_log import received_logs
+from kedge.runtime.cache.kept_log import KeptLogs
 from kedge.scheduler.report.recheck import Held, decide_again, held_at, recheck_attempt
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore
 
 DIFFERENCES_MAX: Final = 10
 """Differences that a report lists; the others are counted."""
-NO_LOGS: Final = "scheduling attempts, whose caches only a recording has: `kedge scenario run NAME --out DIR` keeps one"
+NO_LOGS: Final = "scheduling attempts, whose caches are not in the records"
 _OTHER: Final = "decisions of controllers that are not kedge's own"
+REPORTS: Final = "reports, which decide nothing"
+_ADMISSION: Final = "decisions of admission, which the commit itself proved"
+_AGENTS: Final = "decisions of agents, whose inputs are the processes of a machine"
 
 
 class RecheckReport(NamedTuple):
@@ -59,16 +63,16 @@ class RecheckReport(NamedTuple):
 async def recheck_decisions(decisions: Iterable[Decision], recording: Recording) -> RecheckReport:
     """Run each decision again on the inputs that its record has, and compare."""
     env = env_of(recording)
-    reconcilers = _reconcilers(env)
-    logs: dict[str, Mapping[str, ReceivedLog]] = {}
+    reconcilers = reconcilers_of(env)
+    logs: dict[str, KeptLogs] = {}
     agreed, differences = 0, []
     skipped: Counter[str] = Counter()
     for decision in decisions:
         if decision.process not in logs:
-            logs[decision.process] = received_logs(recording.received, decision.process, env.limits)
+            logs[decision.process] = KeptLogs(recording.received, decision.process, env.limits)
         why = ""
         try:
-            why = await _recheck_one(decision, logs[decision.process], reconcilers, env)
+            why = await _recheck_one(decision, logs[decision.process].at(decision.marks), reconcilers, env)
         except ReplayDiverged as error:
             differences.append(str(error))
             continue
@@ -92,6 +96,12 @@ async def _recheck_one(
             return NO_LOGS
         nothing = "attempts that decided nothing: a reservation held room for the pod"
         return "" if recheck_attempt(decision, logs, env) else nothing
+    if decision.part_of:
+        return REPORTS
+    if decision.pod_run is not None:
+        return _AGENTS
+    if decision.admission is not None:
+        return _ADMISSION
     reconciler = reconcilers.get(decision.controller)
     if reconciler is None:
         return _OTHER
@@ -109,11 +119,15 @@ def env_of(recording: Recording) -> Env:
     return system_env()
 
 
-def _reconcilers(env: Env) -> dict[str, Reconciler]:
-    """Every reconciler by the name of its controller. Its client is never used: a recheck replies from the record."""
+def reconcilers_of(env: Env) -> dict[str, Reconciler]:
+    """Every reconciler by the name of its controller."""
+    return {each.name: each.reconciler for each in all_controllers(idle_runtime(env), leases=False)}
+
+
+def idle_runtime(env: Env) -> ControllerRuntime:
+    """For controllers that never run. Their client is never used: a recheck replies from the record."""
     client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="recheck")
-    runtime = ControllerRuntime(client, env, CacheSet(client, env), Recorder(env), None)
-    return {each.name: each.reconciler for each in all_controllers(runtime, leases=False)}
+    return ControllerRuntime(client, env, CacheSet(client, env), Recorder(env), None)
 
 
 # -- changed inputs --------------------------------------------------------------------------------
@@ -147,7 +161,7 @@ def what_if_lines(
 
 
 def _objects_of(decision: Decision, recording: Recording, now: Held | None, env: Env) -> tuple[Held | None, str]:
-    logs = received_logs(recording.received, decision.process, env.limits)
+    logs = KeptLogs(recording.received, decision.process, env.limits).at(decision.marks)
     if logs:
         try:
             return held_at(decision, logs), f"on what attempt {decision.id} had read"

@@ -19,6 +19,13 @@ def listen_address(text: str) -> str:
     return text
 
 
+METRICS_OPTION = click.option(
+    "--metrics-listen",
+    type=listen_address,
+    metavar="HOST:PORT",
+    default=None,
+    help="Address for /metrics, as plain HTTP, such as 127.0.0.1:9464; without it the process serves none.",
+)
 LISTEN_OPTION = click.option(
     "--listen",
     type=listen_address,

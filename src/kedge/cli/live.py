@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from kedge.api.requests import ListOptions
 from kedge.api.wellknown import (
     AUTOSCALER_KIND,
     DEPLOYMENT_KIND,
+    GANG_LABEL,
     JOB_KIND,
     NODE_KIND,
     POD_KIND,
@@ -22,18 +24,27 @@ from kedge.api.wellknown import (
     SCHEDULING_POLICY_KIND,
     ZONE_QUOTA_KIND,
 )
+from kedge.cli.progress import ProgressBar
 from kedge.cli.server import KUBECONFIG
 from kedge.cli.state_folder import DECISIONS
 from kedge.client.contract import Client
 from kedge.client.http import HttpTransport, read_kubeconfig
+from kedge.client.http.rest import RestClient
+from kedge.client.http.wire import object_path
 from kedge.env import system_env
-from kedge.errors import NotFound, Terminal, Unavailable
-from kedge.keys import Key
+from kedge.errors import Compacted, NotFound, Terminal, Unavailable
+from kedge.keys import Key, Origin, Revision
+from kedge.observe.readers.logged_part import answer_part, history_part
 from kedge.observe.readers.recording import Recording
-from kedge.observe.readers.why import ClusterEvidence, writes_of
+from kedge.observe.readers.why import ClusterEvidence, ConditionWrite, RecordedWrite, write_in_decisions, writes_of
+from kedge.observe.readers.why.condition_writes import ConditionLookup
+from kedge.observe.recording.log_search import LogSearch
 from kedge.observe.recording.segments import log_folders, read_log
+from kedge.observe.records import Decision
 from kedge.scheduler.state.cache_follower import FOLLOWED
 
+LOOKUPS_MAX: Final = 100
+"""Conditions whose write an answer asks the server for at the most."""
 OBJECTS_MAX: Final = 5_000
 """Objects of one kind that an answer reads at the most."""
 _OF_NAMESPACE: Final = (POD_KIND, REPLICA_SET_KIND, DEPLOYMENT_KIND, JOB_KIND, AUTOSCALER_KIND)
@@ -46,10 +57,48 @@ class LiveCluster:
 
     client: Client
     state: Path
+    rest: RestClient
 
-    async def evidence(self, namespace: str, kinds: Iterable[Kind] = ()) -> ClusterEvidence:
-        """The objects of a namespace and of the cluster that explain a pod or a workload, and every kept decision."""
-        return await evidence_from(self.client, logged_records(self.state), namespace, kinds)
+    async def evidence(
+        self, keys: Collection[Key], namespace: str, kinds: Iterable[Kind] = (), *, versions_of: Collection[str] = ()
+    ) -> tuple[ClusterEvidence, Recording]:
+        """The objects of a namespace and of the cluster that explain one of `keys`, and the decisions about them.
+
+        `versions_of` are kinds of which every recorded version is wanted.
+        """
+        found = await evidence_from(self.client, Recording(), namespace, kinds)
+        missing: list[str] = []
+        search = search_logs(self.state, missing)
+        wanted = [key for key in found.objects if key.kind in versions_of]
+        related = related_keys(keys, found)
+        logged = answer_part(search, keys, related, owners=owner_uids(related, found), versions_of=wanted)
+        logged.undecoded[:0] = missing
+        return with_logged(found, logged, search), logged
+
+    async def condition_writes(
+        self, asked: Iterable[tuple[Key, str]], decisions: Sequence[Decision]
+    ) -> ConditionLookup:
+        """The writes behind conditions: from the server's history, else from kept decisions, whose answer may be late.
+
+        At most `LOOKUPS_MAX` are asked for.
+        """
+        wanted = list(dict.fromkeys(asked))[:LOOKUPS_MAX]
+        answers = await asyncio.gather(*(self._condition_write(key, name) for key, name in wanted))
+        known = {place: write for place, write in zip(wanted, answers, strict=True) if write is not None}
+
+        def lookup(found: Object, name: str) -> ConditionWrite | None:
+            return known.get((found.key, name)) or write_in_decisions(found, name, decisions)
+
+        return lookup
+
+    async def _condition_write(self, key: Key, condition: str) -> ConditionWrite | None:
+        path = f"/kedge/origins{object_path(self.client.kinds, key)}"
+        try:
+            found = await self.rest.call("GET", path, query={"condition": condition})
+        except (NotFound, Compacted):
+            return None  # it has changed since, or its write is no longer in the history of the server
+        origin = Origin(found["operation"], found["decision"], found["caller"], tuple(found["groups"]))
+        return ConditionWrite(found["revision"], origin)
 
     async def scheduled_objects(self) -> dict[str, dict[Key, Object]]:
         """Everything that a scheduler decides on, by kind, as it is now.
@@ -83,14 +132,78 @@ async def evidence_from(
     return ClusterEvidence(objects, logged.decisions, datetime.now(UTC), writes, tuple(lacks), logged.coverages)
 
 
+def decision_folders(state: Path) -> list[Path]:
+    """The folders of decision logs: of the state folder itself, and of agents whose own are below `nodes`."""
+    return [each for each in (state / DECISIONS, *sorted(state.glob(f"nodes/*/{DECISIONS}"))) if each.is_dir()]
+
+
+def with_logged(evidence: ClusterEvidence, logged: Recording, search: LogSearch) -> ClusterEvidence:
+    """The same objects with a part of the decisions in the logs; `search` has all of them."""
+
+    def newest_write(kind: str, after: Revision, until: datetime) -> RecordedWrite | None:
+        found = search.newest_write(kind, after, until)
+        if found is None:
+            return None
+        return RecordedWrite(found.call.reply[0].key, found.call.revision, found.at, found.call.reply[0].origin)
+
+    return replace(
+        evidence,
+        decisions=logged.decisions,
+        writes=writes_of(logged.decisions),
+        missing=(*evidence.missing, *logged.undecoded),
+        coverages=logged.coverages,
+        totals=logged.totals,
+        newest_write=newest_write,
+    )
+
+
+def related_keys(keys: Collection[Key], evidence: ClusterEvidence) -> set[Key]:
+    """The objects that an answer about one of `keys` also explains: what it owns, its gang and the autoscalers."""
+    objects = evidence.objects
+    found, uids = set(keys), {objects[key].uid for key in keys if key in objects}
+    more = any(key in objects and key.kind != POD_KIND for key in keys)  # a pod owns nothing
+    while more:
+        owned = {
+            each.key
+            for each in objects.values()
+            if each.key not in found and any(owner.uid in uids for owner in each.metadata.owner_references)
+        }
+        more = bool(owned)
+        found |= owned
+        uids |= {objects[key].uid for key in owned}
+    gangs = {objects[key].metadata.labels.get(GANG_LABEL, "") for key in found if key in objects} - {""}
+    if gangs:
+        found |= {each.key for each in objects.values() if each.metadata.labels.get(GANG_LABEL) in gangs}
+    return found | {key for key in objects if key.kind == AUTOSCALER_KIND}
+
+
+def owner_uids(keys: Iterable[Key], evidence: ClusterEvidence) -> set[str]:
+    """The uids of these objects, without pods, which own nothing."""
+    return {evidence.objects[key].uid for key in keys if key in evidence.objects and key.kind != POD_KIND}
+
+
+def search_logs(state: Path, missing: list[str]) -> LogSearch:
+    """The decision logs below a state folder, by their indexes. A part that cannot be read is added to `missing`."""
+    folders = [folder for parent in decision_folders(state) for folder in log_folders(parent)]
+    return LogSearch(folders, report=lambda each: missing.append(str(each)), progress=ProgressBar("reading records"))
+
+
+def logged_history(state: Path, keys: Collection[Key]) -> Recording:
+    """The records in the logs that a timeline of one of `keys` needs."""
+    missing: list[str] = []
+    found = history_part(search_logs(state, missing), keys)
+    found.undecoded[:0] = missing
+    return found
+
+
 def logged_records(state: Path) -> Recording:
     """The records in the logs below a state folder, decisions in the order in which they began.
 
     A part that cannot be read is a sentence in `undecoded`.
     """
     found = Recording()
-    if (state / DECISIONS).is_dir():
-        for folder in log_folders(state / DECISIONS):
+    for parent in decision_folders(state):
+        for folder in log_folders(parent):
             for record in read_log(folder, report=lambda each: found.undecoded.append(str(each))):
                 found.add(record)
     found.decisions.sort(key=lambda each: each.began)
@@ -109,12 +222,13 @@ async def live_cluster(state: Path) -> AsyncIterator[LiveCluster]:
     if not kubeconfig.is_file():
         raise NotFound(f"no cluster has run in {state}: start one with `kedge up`, or give --state")
     address = read_kubeconfig(kubeconfig)
-    transport = HttpTransport(address)
+    transport, rest = HttpTransport(address), RestClient(address, on_warning=lambda _: None)
     try:
-        yield LiveCluster(Client(transport, system_env(), component="kedge"), state)
+        yield LiveCluster(Client(transport, system_env(), component="kedge"), state, rest)
     except Unavailable as error:
         raise Unavailable(
             f"the cluster of {state} does not answer ({error}): start it with `kedge up --state {state}`"
         ) from error
     finally:
+        await rest.close()
         await transport.close()

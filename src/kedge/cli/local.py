@@ -20,6 +20,7 @@ from kedge.agent.process import ProcessDriver
 from kedge.agent.process.channel import may_hold_processes
 from kedge.agent.process.endpoint import AgentEndpoint, EndpointAddress
 from kedge.agent.process.services import ServiceProxies
+from kedge.agent.process.system_info import read_system_info
 from kedge.agent.process.volumes import unmount_volumes
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.cli.debug_pages import add_debug_pages
@@ -34,13 +35,19 @@ from kedge.client.direct import DirectTransport
 from kedge.client.http import ServerAddress
 from kedge.env import Env, system_env
 from kedge.errors import KedgeError, Unavailable
+from kedge.keys import NODE_USER_PREFIX
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.span_exporter import SendSpans
+from kedge.server.http.access import AGENTS
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
 _log = logging.getLogger("kedge.cli")
 _WINDOW_S = 3600.0
 ZONES = ("zone-a", "zone-b", "zone-c")
+UP_USER, PLANE_USER = "system:kedge-up", "system:kedge-control-plane"
+"""The callers beside versions that `kedge up` and its control plane write."""
+PLANE_GROUPS = ("kedge:controllers", "kedge:schedulers")
 
 
 @dataclass(slots=True)
@@ -78,15 +85,14 @@ class LocalCluster:
 
 @asynccontextmanager
 async def local_cluster(
-    state: Path, host: str, port: int, nodes: int, env: Env | None = None
+    state: Path, host: str, port: int, nodes: int, env: Env | None = None, *, send_spans: SendSpans | None = None
 ) -> AsyncIterator[LocalCluster]:
     """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
     env = env or system_env()
     identity = ensure_identity(state, host, env)
     store = await StoreChoice().open(state, env)
     service = Service(store, env, token_keys=identity.token_keys)
-    transport = DirectTransport(service)
-    client = Client(transport, env, component="up")
+    client = Client(DirectTransport(service, caller=UP_USER), env, component="up")
     server = ApiServer(service, env, agents_tls=identity.agents_tls)
     tasks: list[asyncio.Task[Any]] = []
     drivers: dict[str, ProcessDriver] = {}
@@ -97,7 +103,10 @@ async def local_cluster(
     try:
         await ensure_namespaces(client)
         bound = await start_https(server, identity, host, port)
-        plane = ControlPlane(faults.add(FaultLink(CONTROL_PLANE, transport)), env, decisions=state / DECISIONS)
+        inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS)
+        link = faults.add(FaultLink(CONTROL_PLANE, inner))
+        plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=send_spans)
+        service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
@@ -106,17 +115,18 @@ async def local_cluster(
         access = ApiAccess(client_host(host), bound, authority)
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
-            locks.enter_context(folder_lock(node_folder(state, name) / AGENT_LOCK, "kedge agent"))
             folder = node_folder(state, name)
-            agent_client = Client(faults.add(FaultLink(name, transport)), env, component=f"agent-{name}")
+            locks.enter_context(folder_lock(folder / AGENT_LOCK, "kedge agent"))
+            inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(AGENTS,))
+            agent_client = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
             services = ServiceProxies(agent_client, env, folder, boot_id=boot_id())
             driver = drivers[name] = ProcessDriver(folder, environment=os.environ, limits=env.limits, services=services)
-            endpoint = AgentEndpoint(driver, env)
-            endpoints.append(endpoint)
-            address = await start_endpoint(endpoint, "127.0.0.1", 0, authority)
+            endpoints.append(AgentEndpoint(driver, env))
+            address = await start_endpoint(endpoints[-1], "127.0.0.1", 0, authority)
             machine = machine_of(name, zone, address, await driver.conditions())
+            agent = Agent(agent_client, env, driver, machine, access, plane.recorder)
             tasks.append(env.spawn(services.run(), name=f"services of {name}"))
-            tasks.append(env.spawn(Agent(agent_client, env, driver, machine, access).run(), name=f"agent {name}"))
+            tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
         await faults.start()
         cluster = LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)
         yield cluster
@@ -189,6 +199,7 @@ def machine_of(
         capacity={"cpu": str(cpus), "memory": str(memory), "pods": "110", "ephemeral-storage": "10Gi"},
         labels={ZONE_LABEL: zone, REGION_LABEL: "local"},
         boot_id=boot_id(),
+        system=read_system_info(Path("/")),
         addresses=(endpoint.host if endpoint is not None else "127.0.0.1",),
         endpoint_port=endpoint.port if endpoint is not None else 0,
         certificate=endpoint.fingerprint if endpoint is not None else "",

@@ -38,7 +38,7 @@ SELECTED_TAIL = 10
 def logs(choice: ServerChoice, words: tuple[str, ...], **options: Any) -> None:
     """Print the output of a pod's containers: `kedge logs NAME`, `kedge logs deploy/web -f`, `kedge logs NAME SIDECAR`.
 
-    Of a workload's pods, one that is ready is chosen.
+    A workload stands for a ready pod of it.
     """
     if len(words) > 2:
         raise click.UsageError(f"{words[2]} is one argument too many: name one pod, and one container of it")

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     help="Force the kind of replay. Without either: exact on the build that made the file, else regression.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only the result.")
+@click.option("--verbose", "-v", is_flag=True, help="Print every line of the timeline, not only the story.")
 @click.option(
     "--story/--events",
     default=None,
-    help="Print the timeline of the cluster, or the events of the run. Without either: the timeline of a scenario and"
+    help="Print the story of the cluster, or the events of the run. Without either: the story of a scenario and"
     " of a find of the zoo, the events of any other program.",
 )
 @click.option(
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
     help="Write readable copies of the file's parts to this directory, and run nothing.",
 )
 def replay(
-    file: Path, target: str | None, regression: bool | None, quiet: bool, story: bool | None, extract: Path | None
+    file: Path,
+    target: str | None,
+    regression: bool | None,
+    quiet: bool,
+    verbose: bool,
+    story: bool | None,
+    extract: Path | None,
 ) -> None:
     """Run the run in FILE again: a failure that `kedge hunt` or `kedge zoo --keep` kept, or a run that
     `kedge scenario run --out` kept.
@@ -56,7 +63,7 @@ def replay(
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not quiet:
-        click.echo(_report_of(artefact, story))
+        click.echo(_report_of(artefact, story, verbose=verbose))
         click.echo()
     click.echo(again.summary)
     if again.drift:
@@ -83,9 +90,9 @@ def _run_again(artefact: Artefact, target: str | None, regression: bool | None) 
     return run_again(artefact, target=find_target(target or artefact.target), regression=regression)
 
 
-def _report_of(artefact: Artefact, story: bool | None) -> str:
+def _report_of(artefact: Artefact, story: bool | None, *, verbose: bool) -> str:
     from kedge.sim.kernel.failure_report import describe_failure
-    from kedge.sim.scenario.kept_runs import timeline_of
+    from kedge.sim.scenario.kept_runs import story_of
     from kedge.sim.scenario.kept_scenarios import kept_scenario
     from kedge.sim.zoo.find import zoo_find
 
@@ -98,7 +105,7 @@ def _report_of(artefact: Artefact, story: bool | None) -> str:
         title = [f"zoo entry {found.entry}, seed {artefact.seed}, by {found.strategy}", f"without: {found.safeguard}"]
     if not title if story is None else not story:
         return "\n".join([*title, describe_failure(artefact)])
-    rows = timeline_of(artefact, begin_s=0.0 if kept is None else kept.begin_s)
-    if not rows:
-        raise click.ClickException("the run has no cluster, and so no timeline: give --events")
-    return "\n".join([*title, *(f"{at}  {kind:<10} {text}" for at, kind, text in rows), *map(str, artefact.gaps)])
+    lines = story_of(artefact, verbose=verbose)
+    if not lines:
+        raise click.ClickException("the run has no cluster, and so no story: give --events")
+    return "\n".join([*title, *lines, *map(str, artefact.gaps)])

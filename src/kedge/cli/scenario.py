@@ -104,18 +104,13 @@ def _print_story(done: ScenarioRun, *, verbose: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from kedge.sim.scenario.story import HEADING, found_names
+    from kedge.sim.scenario.story import StoryLine, named_story
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(done.scenario.story))
     console.print()
-    console.print(Text(str(HEADING)))
-    for line in done.story(verbose=verbose):
-        console.print(Text(str(line), style=_STYLES.get(line.kind, "")))
-    names = found_names(done.recording, done.scenario.names)
-    if names:
-        console.print()
-        console.print(Text("names:  " + ", ".join(f"{name} is {real}" for real, name in names.items())))
+    for line in named_story(done.recording, begin_s=done.begin_s, names=done.scenario.names, verbose=verbose):
+        console.print(Text(str(line), style=_STYLES.get(line.kind, "") if isinstance(line, StoryLine) else ""))
     console.print()
 
 

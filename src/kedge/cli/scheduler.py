@@ -11,6 +11,9 @@ from kedge.cli.component import SERVER_OPTION, STATE_OPTION, own_log_folder, run
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.cli.listen_address import METRICS_OPTION
+from kedge.cli.log_options import log_options
+from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 from kedge.client.contract import Transport
 from kedge.env import Env
 from kedge.limits import Limits
@@ -21,10 +24,20 @@ from kedge.limits import Limits
 @SERVER_OPTION
 @click.option("--name", default="", help="schedulerName of the pods that it places; the default scheduler's if empty.")
 @STATE_OPTION
+@METRICS_OPTION
 @EVENT_LOOP_OPTION
+@OTLP_ENDPOINT_OPTION
+@log_options
 @config_option
 def scheduler(
-    kubeconfig: tuple[Path, ...], servers: tuple[str, ...], name: str, state: Path, event_loop: str, limits: Limits
+    kubeconfig: tuple[Path, ...],
+    servers: tuple[str, ...],
+    name: str,
+    state: Path,
+    metrics_listen: str | None,
+    event_loop: str,
+    otlp_endpoint: str,
+    limits: Limits,
 ) -> None:
     """Run a scheduler until SIGTERM. One of several of the same name leads; the others stand by with warm caches."""
 
@@ -34,9 +47,16 @@ def scheduler(
 
         names = (name or DEFAULT_NAME,)
         with own_log_folder(state, "scheduler") as folder:
-            plane = ControlPlane(
-                transport, env, decisions=folder, component="scheduler", schedulers=names, controllers=False
-            )
-            await run_until(plane, stop)
+            async with span_sender(otlp_endpoint) as send_spans:
+                plane = ControlPlane(
+                    transport,
+                    env,
+                    decisions=folder,
+                    component="scheduler",
+                    schedulers=names,
+                    controllers=False,
+                    send_spans=send_spans,
+                )
+                await run_until(plane, stop)
 
-    run_component(kubeconfig, servers, "scheduler", limits, work, event_loop=event_loop)
+    run_component(kubeconfig, servers, "scheduler", limits, work, event_loop=event_loop, metrics_listen=metrics_listen)

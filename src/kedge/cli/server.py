@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import signal
+import socket
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,8 @@ from kedge.api.wellknown import API_SERVERS_GROUP
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
 from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
-from kedge.cli.state_folder import command_errors
+from kedge.cli.log_options import log_options
+from kedge.cli.state_folder import DECISIONS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
 from kedge.client.contract import Client
@@ -29,6 +31,8 @@ from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import tune_collector
 from kedge.limits import Limits
+from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.access import MASTERS
 from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificates import ADMIN, Authority
@@ -37,6 +41,10 @@ from kedge.server.http.token_keys import SigningKeys
 from kedge.server.service import Service
 
 KUBECONFIG = "admin.kubeconfig"
+WILDCARDS = frozenset({"0.0.0.0", "::"})
+"""Hosts that mean every address of the machine."""
+SERVER_USER = "system:kedge-server"
+"""The caller beside versions that the server itself writes."""
 AGENT_CLIENT = "agent-client.pem"
 """The certificate by which agents recognise the API server."""
 
@@ -44,10 +52,18 @@ AGENT_CLIENT = "agent-client.pem"
 @click.command()
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for all state.")
 @LISTEN_OPTION
+@click.option(
+    "--advertise",
+    metavar="HOST,...",
+    default="",
+    help="Names and addresses by which other machines reach the server: they are in its certificate, and the first is"
+    " in the kubeconfig. With --listen 0.0.0.0 the default is the machine's name and addresses.",
+)
 @store_options
 @EVENT_LOOP_OPTION
+@log_options
 @config_option
-def server(state: Path, listen: str, store: StoreChoice, event_loop: str, limits: Limits) -> None:
+def server(state: Path, listen: str, advertise: str, store: StoreChoice, event_loop: str, limits: Limits) -> None:
     """Serve the API over HTTPS until SIGTERM or Ctrl-C.
 
     STATE/admin.kubeconfig makes kubectl an administrator.
@@ -55,10 +71,17 @@ def server(state: Path, listen: str, store: StoreChoice, event_loop: str, limits
     host, port = parse_listen(listen)
     with command_errors(state):
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        run_on(event_loop, _run(state, host, port, store, limits))
+        run_on(event_loop, _run(state, host, port, advertised_hosts(advertise), store, limits))
 
 
-async def _run(state: Path, host: str, port: int, choice: StoreChoice, limits: Limits) -> None:
+def advertised_hosts(text: str) -> tuple[str, ...]:
+    """The hosts of `--advertise`, each once."""
+    return tuple(dict.fromkeys(host.strip().strip("[]") for host in text.split(",") if host.strip()))
+
+
+async def _run(
+    state: Path, host: str, port: int, advertised: tuple[str, ...], choice: StoreChoice, limits: Limits
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -67,17 +90,23 @@ async def _run(state: Path, host: str, port: int, choice: StoreChoice, limits: L
     tune_collector()
     store = await choice.open(state, env)
     try:
-        identity = ensure_identity(state, host, env)
+        identity = ensure_identity(state, host, env, advertised)
         service = Service(store, env, token_keys=identity.token_keys)
-        await ensure_namespaces(Client(DirectTransport(service), env, component="server"))
+        await ensure_namespaces(Client(DirectTransport(service, caller=SERVER_USER), env, component="server"))
+        log = DecisionLog(state / DECISIONS / "server", env)
+        service.record_to(Recorder(env, log=log))
+        logging = env.spawn(log.run(), name="decision log")
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         running = ApiServer(service, env, agents_tls=identity.agents_tls)
-        bound = await start_https(running, identity, host, port)
+        bound = await start_https(running, identity, host, port, advertised)
         click.echo(f"serving {url_of(host, bound)}", err=True)
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
+        logging.cancel()
+        await asyncio.gather(logging, return_exceptions=True)
+        log.close()
         if upkeep.done() and not stop.is_set():
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause
@@ -98,10 +127,11 @@ class ServerIdentity:
     made_at: datetime
 
 
-def ensure_identity(state: Path, host: str, env: Env) -> ServerIdentity:
+def ensure_identity(state: Path, host: str, env: Env, advertised: tuple[str, ...] = ()) -> ServerIdentity:
     now = env.now()
     authority = Authority.ensure(state, now)
-    hosts = sorted({host, "localhost", "127.0.0.1", "::1"} - {"0.0.0.0", "::"})
+    reached = advertised or (machine_hosts() if host in WILDCARDS else ())
+    hosts = sorted({host, "localhost", "127.0.0.1", "::1", *reached} - WILDCARDS)
     authority.ensure_serving(state / "serving.pem", hosts, now)
     authority.ensure_client(state / AGENT_CLIENT, "kedge-api-server", (API_SERVERS_GROUP,), now)
     bound_tls_buffers(env.limits)
@@ -115,7 +145,19 @@ def ensure_identity(state: Path, host: str, env: Env) -> ServerIdentity:
     )
 
 
-async def start_https(running: ApiServer, identity: ServerIdentity, host: str, port: int) -> int:
+def machine_hosts() -> tuple[str, ...]:
+    """The name of this machine, and its addresses as far as the name leads to them."""
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    return (name, *(str(address[0]).partition("%")[0] for *_, address in found))
+
+
+async def start_https(
+    running: ApiServer, identity: ServerIdentity, host: str, port: int, advertised: tuple[str, ...] = ()
+) -> int:
     """Listen with this cluster's certificates, and write the administrator's kubeconfig. Returns the port."""
     try:
         bound = await running.start(host, port, identity.tls)
@@ -125,13 +167,14 @@ async def start_https(running: ApiServer, identity: ServerIdentity, host: str, p
             f"pass another --listen ({host}:0 picks a free port), or stop the program that has this one"
         ) from error
     kubeconfig = identity.state / KUBECONFIG
-    identity.authority.ensure_kubeconfig(kubeconfig, url_of(host, bound), ADMIN, (MASTERS,), identity.made_at)
+    url = url_of(advertised[0] if advertised else host, bound)
+    identity.authority.ensure_kubeconfig(kubeconfig, url, ADMIN, (MASTERS,), identity.made_at)
     return bound
 
 
 def client_host(host: str) -> str:
     """The host that clients on this machine use."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return "127.0.0.1" if host in WILDCARDS else host
 
 
 def url_of(host: str, port: int) -> str:

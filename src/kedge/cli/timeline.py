@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kedge.cli.resources.durations import DURATION
-from kedge.cli.state_folder import DECISIONS, command_errors
-from kedge.cli.up import default_state
+from kedge.cli.state_folder import command_errors
+from kedge.cli.up import state_in_use
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
+    from kedge.keys import Key
     from kedge.observe.readers.object_timeline import ObjectTimeline
     from kedge.observe.readers.recording import Recording
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 @click.option("--generation", type=click.IntRange(min=1), help="Only the time in which NAME had this generation.")
 @click.option("--since", type=DURATION, help="Only the last so long, such as 10m: until now, or until the file's end.")
 @click.option(
-    "-o", "--output", type=click.Choice(["text", "json", "perfetto"]), default="text", show_default=True,
-    help="perfetto is a trace that ui.perfetto.dev and chrome://tracing open.",
+    "-o", "--output", type=click.Choice(["text", "json", "perfetto", "otlp"]), default="text", show_default=True,
+    help="perfetto is a trace that ui.perfetto.dev and chrome://tracing open; otlp has OpenTelemetry spans, as JSON.",
 )  # fmt: skip
 def timeline(
     name: str,
@@ -51,7 +52,7 @@ def timeline(
         if recording is not None:
             found = _from_file(recording, name, namespace, generation, since)
         else:
-            found = _from_log(state or default_state(), name, namespace, generation, since)
+            found = _from_log(state_in_use(state), name, namespace, generation, since)
     if found is None or (not found.decisions and not any(each.revision for each in found.entries)):
         window = "in this window" if generation is not None or since is not None else "at all"
         raise click.ClickException(
@@ -67,9 +68,18 @@ def timeline(
 def _as_json(found: ObjectTimeline, output: str) -> str:
     import json
 
+    from kedge.observe.readers.otlp import trace_json
+    from kedge.observe.readers.timeline_spans import timeline_spans
     from kedge.observe.readers.trace_events import trace_document
 
-    return json.dumps(trace_document(found) if output == "perfetto" else found.document(), indent=2)
+    match output:
+        case "perfetto":
+            document = trace_document(found)
+        case "otlp":
+            document = trace_json(timeline_spans(found))
+        case _:
+            document = found.document()
+    return json.dumps(document, indent=2)
 
 
 def _from_file(
@@ -86,13 +96,14 @@ def _from_file(
 def _from_log(
     folder: Path, name: str, namespace: str, generation: int | None, since: float | None
 ) -> ObjectTimeline | None:
-    from kedge.cli.live import logged_records
+    from kedge.cli.live import decision_folders, logged_history
     from kedge.errors import NotFound
 
-    if not (folder / DECISIONS).is_dir():
+    if not decision_folders(folder):
         raise NotFound(f"no cluster has run in {folder}: start one with `kedge up`, or give --state")
     begin = datetime.now(UTC) - timedelta(seconds=since) if since is not None else None
-    return timeline_of(name, namespace, logged_records(folder), generation=generation, since=begin)
+    logged = logged_history(folder, keys_of(name, namespace))
+    return timeline_of(name, namespace, logged, generation=generation, since=begin)
 
 
 def timeline_of(
@@ -101,12 +112,10 @@ def timeline_of(
     """The timeline of the first object that NAME may mean and the records know; None if there is none."""
     from dataclasses import replace
 
-    from kedge.keys import Key
     from kedge.observe.readers.object_history import history_of
     from kedge.observe.readers.object_timeline import object_timeline
 
-    for kind in kinds_of(name):
-        key = Key(kind.key_kind, namespace if kind.namespaced else "", name.rpartition("/")[2])
+    for key in keys_of(name, namespace):
         part = recording
         if not recording.states:  # a decision log has no commits, but versions that decisions read and wrote
             part = replace(recording, commits=history_of([key], recording.decisions).commits)
@@ -125,3 +134,11 @@ def kinds_of(name: str) -> tuple[Kind, ...]:
     if not slash:
         return tuple(KINDS.of_key_kind(each) for each in (POD_KIND, DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND))
     return (KINDS.resolve(word),)
+
+
+def keys_of(name: str, namespace: str) -> list[Key]:
+    """The objects that an argument may mean, in the order in which they are tried."""
+    from kedge.keys import Key
+
+    bare = name.rpartition("/")[2]
+    return [Key(kind.key_kind, namespace if kind.namespaced else "", bare) for kind in kinds_of(name)]

@@ -17,6 +17,8 @@ from click.core import ParameterSource
 
 from kedge.cli.configuration.option import config_option, current_config
 from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
+from kedge.cli.log_options import log_arguments, log_options
+from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 
 if TYPE_CHECKING:
     from kedge.cli.local import LocalCluster
@@ -35,6 +37,18 @@ def default_state() -> Path:
     return Path(base) / "kedge"
 
 
+def state_in_use(state: Path | None) -> Path:
+    """The state folder that a reader was given; else that of the kubeconfig in `KUBECONFIG`, if it is one; else the
+    default."""
+    from kedge.cli.server import KUBECONFIG
+    from kedge.cli.state_folder import DECISIONS
+
+    for each in (Path(text) for text in os.environ.get("KUBECONFIG", "").split(os.pathsep) if text and state is None):
+        if each.name == KUBECONFIG and (each.parent / DECISIONS).is_dir():
+            return each.parent
+    return state or default_state()
+
+
 @click.command()
 @click.option(
     "--state",
@@ -50,9 +64,19 @@ def default_state() -> Path:
 @click.option("--demo", is_flag=True, help="Run the example, break it, show the repair, and stop everything.")
 @click.option("--keep", is_flag=True, help="With --demo: leave the cluster running at the end, as --detach does.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not follow the stages of workloads.")
+@OTLP_ENDPOINT_OPTION
+@log_options
 @config_option
 def up(
-    state: Path | None, listen: str, nodes: int, detach: bool, demo: bool, keep: bool, quiet: bool, limits: Limits
+    state: Path | None,
+    listen: str,
+    nodes: int,
+    detach: bool,
+    demo: bool,
+    keep: bool,
+    quiet: bool,
+    otlp_endpoint: str,
+    limits: Limits,
 ) -> None:
     """Run a whole cluster here: API server, scheduler, controllers and nodes with real processes.
 
@@ -64,7 +88,7 @@ def up(
     host, port = parse_listen(listen)
     folder = state or default_state()
     if demo and detach:
-        raise click.UsageError("--demo shows its steps and cannot be detached: leave out one of them")
+        raise click.UsageError("--demo shows its steps and cannot be detached: leave out --demo or --detach")
     if keep and not demo:
         raise click.UsageError("--keep goes with --demo: without it a cluster keeps its state anyway")
     if demo:
@@ -73,10 +97,10 @@ def up(
         _demo(nodes, state if own else None, limits, keep=keep)
     elif detach:
         with command_errors(folder):
-            _detach(folder, listen, nodes)
+            _detach(folder, listen, nodes, otlp_endpoint)
     else:
         with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up"):
-            asyncio.run(_run(folder, host, port, nodes, limits, quiet=quiet))
+            asyncio.run(_run(folder, host, port, nodes, limits, otlp_endpoint, quiet=quiet))
 
 
 def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None:
@@ -93,7 +117,7 @@ def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None
         raise click.Abort from error
 
 
-def _detach(folder: Path, listen: str, nodes: int) -> None:
+def _detach(folder: Path, listen: str, nodes: int, otlp_endpoint: str = "") -> None:
     """Start `kedge up` in a session of its own, and wait until it serves."""
     from kedge.cli.state_folder import UP_LOCK, holder_of
     from kedge.errors import Unavailable
@@ -104,6 +128,7 @@ def _detach(folder: Path, listen: str, nodes: int) -> None:
     command = [sys.executable, "-m", "kedge", "up", "--quiet", "--state", str(folder), "--listen", listen]
     if (file := current_config().path) is not None:
         command += ["--config", str(file)]
+    command += [*log_arguments(), "--otlp-endpoint", otlp_endpoint]
     with (folder / LOG).open("wb") as log:
         started = subprocess.Popen(
             [*command, "--nodes", str(nodes)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -121,22 +146,22 @@ def _until_serving(started: subprocess.Popen[bytes], folder: Path) -> str:
     from kedge.errors import Unavailable
 
     deadline_s = time.monotonic() + DETACH_S
-    while not (said := (folder / LOG).read_text(encoding="utf-8", errors="replace")).count("\n  kedge down"):
+    while not (shown := (folder / LOG).read_text(encoding="utf-8", errors="replace")).count("\n  kedge down"):
         if started.poll() is not None:
-            raise Unavailable(said.strip().removeprefix("Error: ") or f"kedge up ended: see {folder / LOG}")
+            raise Unavailable(shown.strip().removeprefix("Error: ") or f"kedge up ended: see {folder / LOG}")
         if time.monotonic() > deadline_s:
             started.terminate()
             raise Unavailable(f"kedge up did not serve in {DETACH_S:.0f} s: see {folder / LOG}")
         time.sleep(0.05)
-    return said.rstrip()
+    return shown.rstrip()
 
 
 def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
     """Where it listens, and what to try next."""
-    chosen = "" if state == default_state() else f" --state {state}"
+    chosen = "" if state == default_state() else f" --state {state.absolute()}"
     return (
         f"serving {cluster.url} with {nodes} nodes; state is in {state}\n"
-        f"  export KUBECONFIG={cluster.kubeconfig}\n"
+        f"  export KUBECONFIG={cluster.kubeconfig.absolute()}\n"
         f"try in another terminal:\n"
         f"  kedge get nodes\n"
         f"  kedge up --demo\n"
@@ -144,14 +169,19 @@ def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
     )
 
 
-async def _run(state: Path, host: str, port: int, nodes: int, limits: Limits, *, quiet: bool) -> None:
+async def _run(
+    state: Path, host: str, port: int, nodes: int, limits: Limits, otlp_endpoint: str, *, quiet: bool
+) -> None:
     from kedge.cli.local import local_cluster
     from kedge.env import system_env
 
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
-    async with local_cluster(state, host, port, nodes, system_env(limits=limits)) as cluster:
+    async with (
+        span_sender(otlp_endpoint) as send_spans,
+        local_cluster(state, host, port, nodes, system_env(limits=limits), send_spans=send_spans) as cluster,
+    ):
         await _until_ready(cluster, nodes, stop)
         click.echo(introduction(cluster, nodes, state), err=True)
         await follow_until(cluster, stop, quiet=quiet)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kedge.cli.state_folder import command_errors
-from kedge.cli.timeline import kinds_of
-from kedge.cli.up import default_state
+from kedge.cli.timeline import keys_of, kinds_of
+from kedge.cli.up import state_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def why(
         if recording is not None:
             answer = asyncio.run(_answer_from_file(recording, question, revision))
         else:
-            answer = asyncio.run(_answer_live(question, state or default_state()))
+            answer = asyncio.run(_answer_live(question, state_in_use(state)))
     if output == "json":
         import json
 
@@ -95,13 +95,25 @@ async def _answer_from_file(path: Path, question: Question, revision: int | None
 
 
 async def _answer_live(question: Question, state: Path) -> Answer:
+    from dataclasses import replace
+
+    from kedge.api.wellknown import SCHEDULING_POLICY_KIND
     from kedge.cli.live import live_cluster, logged_records
+    from kedge.observe.readers.why import asking
 
     async with live_cluster(state) as cluster:
-        kinds = kinds_of(question.name)
-        evidence = await cluster.evidence(question.namespace, kinds)
+        kinds, keys = kinds_of(question.name), keys_of(question.name, question.namespace)
+        versions_of = (SCHEDULING_POLICY_KIND,) if question.changes else ()
+        evidence, logged = await cluster.evidence(keys, question.namespace, kinds, versions_of=versions_of)
+        asked: list[tuple[Key, str]] = []
+        first = replace(evidence, condition_write=asking(asked))
+        answer_about(question.name, question.namespace, first, generation=question.generation)
+        lookup = await cluster.condition_writes(asked, evidence.decisions)
+        evidence = replace(evidence, condition_write=lookup)
+        if question.recheck:
+            logged = logged_records(state)  # the index has no cache contents, which attempts are run again on
         now = await cluster.scheduled_objects() if question.changes else None
-        return await _answered(question, evidence, logged_records(state), now)
+        return await _answered(question, evidence, logged, now)
 
 
 async def _answered(question: Question, evidence: ClusterEvidence, recording: Recording, now: Held | None) -> Answer:
@@ -155,12 +167,11 @@ def answer_about(name: str, namespace: str, evidence: ClusterEvidence, *, genera
     """
     from kedge.api.wellknown import DEPLOYMENT_KIND, JOB_KIND, POD_KIND, REPLICA_SET_KIND
     from kedge.errors import NotFound
-    from kedge.keys import Key
     from kedge.observe.readers.why import why_gone, why_object, why_pod, why_workload
 
     readers = {POD_KIND: why_pod, **dict.fromkeys((DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND), why_workload)}
     kinds, bare = kinds_of(name), name.rpartition("/")[2]
-    keys = [Key(kind.key_kind, namespace if kind.namespaced else "", bare) for kind in kinds]
+    keys = keys_of(name, namespace)
     for key in keys:
         found = evidence.objects.get(key)
         if found is not None:

@@ -12,18 +12,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kedge.api.wellknown import NAMESPACE_KIND, SYSTEM_NAMESPACES
+from kedge.api.wellknown import NAMESPACE_KIND, RECORDING_WINDOW_KIND, SYSTEM_NAMESPACES
 from kedge.client.contract import Client, Transport
 from kedge.controllers import all_controllers, lease_of
+from kedge.controllers.shared.generation_signals import GenerationSignals
+from kedge.controllers.shared.kinds import POD
+from kedge.controllers.shared.pod_signals import PodSignals
 from kedge.env import Env
 from kedge.errors import AlreadyExists
 from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.span_exporter import SendSpans, SpanExporter
 from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
+from kedge.runtime.cache.kept_inputs import KeptInputs
 from kedge.runtime.lease import SharedElection
+from kedge.runtime.recording_windows import RULED_KINDS, RecordingWindows
 from kedge.scheduler import DEFAULT_NAME, Scheduler
 
 NAMESPACES = ("default", *SYSTEM_NAMESPACES)
@@ -42,10 +48,11 @@ class ControlPlane:
         component: str = "control-plane",
         schedulers: Sequence[str] = (DEFAULT_NAME,),
         controllers: bool = True,
+        send_spans: SendSpans | None = None,
     ) -> None:
         """`decisions` is the folder of its decision log, which belongs to this process alone.
 
-        Without `controllers` it is a process of schedulers alone.
+        Without `controllers` it is a process of schedulers alone. `send_spans` takes the spans of kept decisions.
 
         Raises:
             Terminal: that folder cannot be used. Choose another.
@@ -55,18 +62,31 @@ class ControlPlane:
         self.caches = CacheSet(self.client, env)
         self.log = DecisionLog(decisions, env)
         self.recorder = Recorder(env, log=self.log)
+        self.exporter = SpanExporter(env, self.recorder, send_spans) if send_spans is not None else None
+        self._windows = RecordingWindows(self.recorder, env)
+        self._window_caches = CacheSet(self.client, env)
+        """Not among the caches that a new leader waits for: no decision depends on them."""
         election = SharedElection(self.client, env, lease_of("every"), identity=f"{component}-{env.new_uid()[:8]}")
         runtime = ControllerRuntime(self.client, env, self.caches, self.recorder, election)
         self.controllers = all_controllers(runtime) if controllers else []
         self.schedulers = [
             Scheduler(self.client, env, name=name, caches=self.caches, recorder=self.recorder) for name in schedulers
         ]
+        deciders = [each.process for each in self.schedulers]
+        inputs = KeptInputs(env, process=component, deciders=deciders, caches=lambda: self.caches)
+        self.log.keep_inputs(inputs.pieces)
 
     async def run(self) -> None:
         """Work until `stop`. If it is cancelled, everything stops at once. A component that raises ends the process."""
         tune_collector()
         await ensure_namespaces(self.client)
-        writing = self._env.spawn(self.log.run(), name="decision log")
+        if self.controllers:
+            PodSignals(self._env, self.caches.cache(POD))
+            GenerationSignals(self._env, self.caches)
+        background = [self._env.spawn(self.log.run(), name="decision log")]
+        if self.exporter is not None:
+            background.append(self._env.spawn(self.exporter.run(), name="span exporter"))
+        self._follow_windows()
         try:
             async with asyncio.TaskGroup() as group:
                 for controller in self.controllers:
@@ -75,10 +95,18 @@ class ControlPlane:
                     group.create_task(scheduler.run(), name=scheduler.name)
         finally:
             await self.caches.stop()
-            writing.cancel()
-            with suppress(asyncio.CancelledError):
-                await writing
+            await self._window_caches.stop()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
             self.log.close()
+
+    def _follow_windows(self) -> None:
+        """Follow the kinds that open recording windows, in the caches of the controllers where there are any."""
+        shared = RULED_KINDS if self.controllers else ()
+        for name in (RECORDING_WINDOW_KIND, *RULED_KINDS):
+            caches = self.caches if name in shared else self._window_caches
+            self._windows.follow([caches.cache(self.client.kinds.of_key_kind(name))])
 
     async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:
         """Finish the runs in progress, start no more, release the leases; then `run` returns. Returns the keys left."""

@@ -65,7 +65,7 @@ def quota_requests(pod: PodView) -> dict[str, int]:
 
 
 def held_requests(pod: PodView) -> dict[str, int] | None:
-    """The requests that the pod's node says it has allocated or applied, whichever is more; None if it says nothing."""
+    """The requests that the pod's node reports as allocated or applied, whichever is more; None if it reports none."""
     if not reports_resources(pod.status):
         return None
     allocated = total_requests(pod.spec, allocated_parts(pod))

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from kedge.api.event_bodies import NORMAL, WARNING
+from kedge.api.field_notes import FieldNotes, plain_object
 from kedge.api.holds import active_hold
 from kedge.api.intents import intent_of
 from kedge.api.kinds import Kind
@@ -64,6 +66,7 @@ from kedge.observe.records import (
 )
 from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_moved
 from kedge.runtime.calls import NO_REPLY, CallReply, get_reply, list_reply, write_reply
+from kedge.runtime.event_writer import EventNote
 from kedge.runtime.fingerprints import content_fingerprint, input_fingerprints
 from kedge.runtime.queue import RunEffects
 from kedge.runtime.status import plan_status
@@ -96,6 +99,7 @@ class Context:
         *,
         fence: Fence | None = None,
         recorded: bool = True,
+        notes: FieldNotes | None = None,
     ) -> None:
         self._client = client
         self._env = env
@@ -103,6 +107,8 @@ class Context:
         self._floors = floors
         self._decision = decision
         self._steps: list[DecisionStep] | None = decision.steps if recorded else None
+        self._notes = notes
+        """Where the fields that the decision reads are noted; None if they are not."""
         self._fence = fence
         self._began_s = env.monotonic()
         self._calls = 0
@@ -110,12 +116,19 @@ class Context:
         self._own = f"{decision.controller}:"
         self._saw = 0
         self._wrote: list[tuple[Key | None, int]] = []
+        self.events: list[EventNote] = []
+        """Events that the controller writes when the decision has ended."""
         self._ended = False
 
     @property
     def decision(self) -> str:
         """The decision id. Every version that this decision writes carries it in its origin."""
         return self._decision.id
+
+    @property
+    def fence(self) -> Fence | None:
+        """The token of the leader that decides; None for a controller without a lease."""
+        return self._fence
 
     @property
     def limits(self) -> Limits:
@@ -155,7 +168,7 @@ class Context:
         found = self._cached(key.kind, "get", (key.namespace, key.name), lambda cache: cache.get(key))
         if key == self._decision.key and found is not None and not self._decision.uid:
             self._decision.uid, self._decision.generation = found.uid, found.metadata.generation
-        return found
+        return found if self._notes is None or found is None else self._notes.wrap(found)
 
     def list(
         self, kind: Kind, *, namespace: str = "", selector: LabelSelector | str | None = None
@@ -163,13 +176,25 @@ class Context:
         """Objects from the cache, in key order: all, those of one namespace, or those a selector matches."""
         chosen = parse_label_selector(selector) if isinstance(selector, str) else selector
         about = (namespace, "nothing" if chosen is not None and chosen.never else str(chosen or ""))
-        return self._cached(
+        found = self._cached(
             kind.key_kind, "list", about, lambda cache: cache.list(namespace=namespace, selector=chosen)
         )
+        if self._notes is None:
+            return found
+        noted = self._notes.wrap_all(found)
+        if noted and chosen is not None:
+            chosen.matches(noted[0].metadata.labels)  # notes the labels that the selector compares
+        return noted
 
     def by_index(self, kind: Kind, index: Index, value: str) -> tuple[Object, ...]:
         """Objects with `value` in an index that the controller declared, in key order."""
-        return self._cached(kind.key_kind, "index", (index.name, value), lambda cache: cache.by_index(index, value))
+        found = self._cached(kind.key_kind, "index", (index.name, value), lambda cache: cache.by_index(index, value))
+        if self._notes is None:
+            return found
+        noted = self._notes.wrap_all(found)
+        if noted:
+            tuple(index.values_of(noted[0]))  # notes the fields that the index is made of
+        return noted
 
     def owned(self, kind: Kind, owner: Object) -> tuple[Object, ...]:
         """Objects of `kind` that `owner` controls: this incarnation, not an earlier object of the same name."""
@@ -178,7 +203,7 @@ class Context:
     def has_seen(self, kind: Kind, revision: Revision) -> bool | None:
         """Whether the cache of `kind` holds everything up to `revision`, which may be that of another kind's object.
 
-        Two caches are not at one revision: an object that one of them refers to may not be in the other yet. None where
+        Two caches are not at one revision: an object that one cache refers to may not be in the other yet. None where
         each kind has a history of its own, so that revisions cannot be compared: then read with `fresh`.
         """
         return self.measured(f"{kind.key_kind} up to {revision}", lambda: self._seen(kind, revision))
@@ -196,11 +221,11 @@ class Context:
     async def fresh(self, key: Key) -> Object | None:
         """One object read from the API server, past the cache. Use it before an action that cannot be undone."""
         found = await self._call(Get(key), self._find, get_reply)
-        return found[0] if found else None
+        return self._noted(found)[0] if found else None
 
     async def fresh_list(self, kind: Kind, *, namespace: str = "", label_selector: str = "") -> Sequence[Object]:
         options = ListOptions(namespace=namespace, label_selector=label_selector)
-        return await self._call(List(kind, options), self._send, list_reply)
+        return self._noted(await self._call(List(kind, options), self._send, list_reply))
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
         """Create an object. Use `ensure` where a repeat after a lost reply must find the same object."""
@@ -225,6 +250,7 @@ class Context:
         Raises:
             Conflict: it has changed. Let it end the reconcile: the next one reads first.
         """
+        found = found if isinstance(found, Key) else plain_object(found)
         key = found if isinstance(found, Key) else found.key
         patch = dict(body)
         if isinstance(found, Object):
@@ -242,7 +268,7 @@ class Context:
         Raises:
             Conflict: the object has changed. Let it end the reconcile: the next one reads first.
         """
-        patch = plan_status(found, status, self.now())
+        patch = plan_status(plain_object(found), status, self.now())
         if patch is None:
             return found
         return await self._write(Patch(found.key, patch, subresource="status"))
@@ -281,8 +307,17 @@ class Context:
         """Bind a pod to a node, if the placement is still valid at the commit."""
         return await self._write(Bind(binding))
 
+    def event(self, about: Object, reason: str, text: str, *, subject: str = "", warning: bool = False) -> None:
+        """Note a transition for the users of an object. It is written after the decision, if at all.
+
+        Repeats of a reason are one Event with a count; `subject` is the name that differs between them. Call it for
+        transitions, not for states: a repeat costs a commit.
+        """
+        self.events.append(EventNote(about, WARNING if warning else NORMAL, reason, text, subject))
+
     def _check_held(self, found: Object) -> None:
         """A safety net below every controller: an object on hold is not changed, whatever the plan was."""
+        found = plain_object(found)
         if any(name.startswith(HOLD_PREFIX) for name in found.metadata.annotations):
             hold = active_hold(found.metadata, self._decision.controller, self.now())
             if hold is not None:
@@ -300,6 +335,9 @@ class Context:
     def end(self) -> RunEffects:
         """Used by the controller: end the decision. Returns the effects of the run, for the loop detector."""
         self._ended = True
+        if self._notes is not None:
+            self._decision.touched = self._notes.touched()
+            self._notes.close()
         return RunEffects(bool(self._wrote), frozenset(self._wrote), self._saw)
 
     # -- recording ---------------------------------------------------------------------------------
@@ -307,6 +345,9 @@ class Context:
     def _draw_seed(self) -> int:
         self._decision.seed = self._env.random.getrandbits(63)
         return self._decision.seed
+
+    def _noted(self, found: tuple[Object, ...]) -> tuple[Object, ...]:
+        return found if self._notes is None else self._notes.wrap_all(found)
 
     def _note(self, step: DecisionStep) -> None:
         if self._steps is not None:

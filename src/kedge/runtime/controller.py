@@ -17,6 +17,8 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, Terminal, check
 from kedge.keys import NO_REVISION, Fence, Key, Revision
+from kedge.logs import DECISION
+from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision
 from kedge.runtime.action import Action, Next, check_action
@@ -33,6 +35,7 @@ from kedge.runtime.cache import (
 )
 from kedge.runtime.catch_up import is_caught_up, wait_caught_up
 from kedge.runtime.context import Context, Reconciler
+from kedge.runtime.event_writer import EventWriter
 from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.runtime.queue import (
     FLOOR,
@@ -97,6 +100,7 @@ class Controller:
         self.recorder = runtime.recorder
         self._pin = self._pin_marks  # bound once: it is passed with every decision
         self._floors = WriteFloors(self.caches, env)
+        self._events = EventWriter(client, env, self.name)
         self.queue: WorkQueue[Key] = WorkQueue(
             env, self.name, workers=spec.workers, priority_of=self._priority, on_loop=self._report_loop
         )
@@ -132,6 +136,10 @@ class Controller:
         )
         stop_pending = metrics.gauge("kedge_runtime_stop_pending", "Reconciles that a stop waits for", labels)
         stop_pending.labels(name).set_function(lambda: self.queue.running if self.queue.closed else 0)
+        self._errors = metrics.counter(
+            "kedge_runtime_failures_total", "Reconciles that failed, by error", ("controller", "error")
+        )
+        env.metrics.saturation(f"workers of {name}", lambda: self.queue.running / self.spec.workers)
 
     # -- from outside ------------------------------------------------------------------------------
 
@@ -158,6 +166,7 @@ class Controller:
                 subscription.close()
             for task in self._awaiting.values():
                 task.cancel()
+            await self._events.stop()
             if self._own_caches:
                 await self.caches.stop()
 
@@ -352,12 +361,22 @@ class Controller:
             waited_s=item.waited_s,
             began=env.now(),
         )
+        notes = None
         if recorder is not None:
             decision.marks = marks_of(self._by_kind.values(), env.monotonic())
+            notes = recorder.notes_for(decision)
         ctx = Context(
-            self._client, env, self._by_kind, self._floors, decision, fence=fence, recorded=recorder is not None
+            self._client,
+            env,
+            self._by_kind,
+            self._floors,
+            decision,
+            fence=fence,
+            recorded=recorder is not None,
+            notes=notes,
         )
         outcome: ItemOutcome | None = None
+        lines = DECISION.set(decision.id)
         try:
             outcome = _outcome(decision, await self._reconcile(ctx, key))
         except asyncio.CancelledError as error:
@@ -380,6 +399,7 @@ class Controller:
             decision.result, outcome = "failed", ItemOutcome.failure(error)
             env.spawn(_raise(error), name=f"{self.name} reconciling {key}")
         finally:
+            DECISION.reset(lines)
             self._end(item, ctx, decision, outcome)
 
     async def _reconcile(self, ctx: Context, key: Key) -> Action:
@@ -396,14 +416,18 @@ class Controller:
         if outcome is not None and outcome.error is not None:
             decision.error = f"{type(outcome.error).__name__}: {outcome.error}"
             self._failures += 1
+            self._errors.labels(self.name, type(outcome.error).__name__).inc_by(decision.id)
         decision.took_s = self._env.monotonic() - item.begun_s
-        self._took.observe(decision.took_s)
+        self._took.observe(decision.took_s, decision.id)
         self._results.labels(self.name, decision.result).inc()
         facts = ctx.end()
         if outcome is None:
             self.queue.put_back(item)  # the next worker runs it
         else:
             self.queue.done(item, outcome, facts)
+        for note in ctx.events:
+            self._events.note(note, decision=decision.id, fence=ctx.fence)
+        log_decision(self._env.log, decision)
         if self.recorder is not None:
             self.recorder.take(decision, self._pin)
 

@@ -23,6 +23,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, fence_key
+from kedge.logs import INFO
 
 _RECORDED, _UNRECORDED = WriteOptions(), WriteOptions(recorded=False)
 
@@ -126,6 +127,7 @@ class LeaderElection:
         self.leadership = Leadership(self._identity, Fence(fence_key(self._lease), taken.revision))
         self._leading.set(1)
         self.holding = True
+        self._note_term("the term of this leader begins", taken)
         work = asyncio.ensure_future(lead(self.leadership))
         renewing = asyncio.ensure_future(self._keep(taken))
         end = "cancelled"
@@ -137,6 +139,7 @@ class LeaderElection:
             self.leadership = None
             self._leading.set(0)
             self._terms.labels(str(self._lease), end).inc()
+            self._note_term("the term of this leader has ended", taken, end)
             work.cancel()
             renewing.cancel()
             outcomes = await asyncio.gather(work, renewing, return_exceptions=True)
@@ -146,6 +149,10 @@ class LeaderElection:
             if isinstance(outcome, Exception) and not isinstance(outcome, Fenced):
                 raise outcome  # an error of `lead` is not a lost lease: raise it
         return end == "done"
+
+    def _note_term(self, message: str, taken: Object, outcome: str = "") -> None:
+        fields = {"key": str(self._lease), "holder": self._identity, "revision": taken.revision, "outcome": outcome}
+        self._env.log.write(INFO, message, fields)
 
     async def _keep(self, taken: Object) -> None:
         """Renew. Returns when the lease is lost, or must be assumed lost because no renewal succeeded in time."""

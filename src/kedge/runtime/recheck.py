@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
+from kedge.api.field_notes import FieldNotes
 from kedge.api.intents import Intent, intent_of
 from kedge.api.objects import Object
 from kedge.api.requests import AnyRequest
@@ -23,6 +24,7 @@ from kedge.env import Env
 from kedge.errors import Compacted, InvariantBroken, KedgeError, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
 from kedge.observe.records import (
+    AdmissionAct,
     Budget,
     CacheRead,
     Call,
@@ -31,6 +33,7 @@ from kedge.observe.records import (
     DecisionStep,
     Measured,
     NotStarted,
+    PodAct,
     encode_intent,
 )
 from kedge.runtime.action import Action, Next, check_action
@@ -103,12 +106,57 @@ async def recheck(decision: Decision, reconciler: Reconciler, evidence: Evidence
         Compacted: the objects it read are no longer known. Keep the record, or its log, for longer.
         CutOff: the record ends with the process that made it, and agrees up to there.
     """
+    if _can_run(decision):
+        replay = _Replay(decision)
+        await _compare(decision, reconciler, _RecordedContext(replay, evidence, env), replay)
+
+
+async def touched_fields(
+    decision: Decision, reconciler: Reconciler, evidence: Evidence, env: Env
+) -> dict[str, tuple[str, ...]]:
+    """The fields that a decision read, by kind: it is run again on noted objects.
+
+    Raises:
+        ReplayDiverged, Compacted, CutOff: as `recheck`.
+    """
+    notes = FieldNotes(env.limits.decision_objects_noted_max)
+    if _can_run(decision):
+        replay = _Replay(decision)
+        await _compare(decision, reconciler, _RecordedContext(replay, evidence, env, notes), replay)
+    notes.close()
+    return notes.touched()
+
+
+async def difference_on(decision: Decision, reconciler: Reconciler, changed: Evidence, env: Env) -> str:
+    """Run `decision` on changed inputs. Returns the first request or result that differs; empty if none does.
+
+    Raises:
+        Compacted, CutOff: as `recheck`.
+    """
+    if not _can_run(decision):
+        return ""
+    replay = _TimelessReplay(decision)
+    try:
+        await _compare(decision, reconciler, _ChangedContext(replay, changed, env), replay)
+    except ReplayDiverged as error:
+        return str(error).partition(": ")[2]
+    return ""
+
+
+def _can_run(decision: Decision) -> bool:
+    """Whether inputs determine the decision: not if it was cancelled from outside, or never begun.
+
+    Raises:
+        Compacted: the record lacks its inputs.
+    """
     if decision.result == "cancelled" or any(isinstance(step, NotStarted) for step in decision.steps):
-        return  # cancelled from outside at a moment that no input determines; or never begun
+        return False
     if decision.objects_dropped:
         raise Compacted(f"decision {decision.id} was too large to be kept with the objects it read", oldest=0)
-    replay = _Replay(decision)
-    ctx = _RecordedContext(replay, evidence, env)
+    return True
+
+
+async def _compare(decision: Decision, reconciler: Reconciler, ctx: _RecordedContext, replay: _Replay) -> None:
     ended = await _run_again(decision, reconciler, ctx, replay)
     if replay.failure is not None:
         raise replay.failure  # also if the reconciler caught it
@@ -224,16 +272,39 @@ class _Replay:
         return error
 
 
+class _TimelessReplay(_Replay):
+    """The steps of a record without its times: to look at the clock once more or less decides nothing."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision)
+        self._now = decision.began
+
+    def peek(self) -> DecisionStep | None:
+        while isinstance(step := super().peek(), Clock):
+            self._now = step.now
+            self._place += 1
+        return step
+
+    def now(self) -> datetime:
+        step = super().peek()
+        if isinstance(step, Clock):
+            self._now = step.now
+            self._place += 1
+        return self._now
+
+
 class _RecordedContext(Context):
     """Answers from the record. It has no client, no caches and no clock."""
 
-    def __init__(self, replay: _Replay, evidence: Evidence, env: Env) -> None:
+    def __init__(self, replay: _Replay, evidence: Evidence, env: Env, notes: FieldNotes | None = None) -> None:
         decision = replay.decision
         self._replay = replay
         self._evidence = evidence
         self._env = env
         self._client: Client = _NOT_HERE
+        self._notes = notes
         self._random = None
+        self.events = []  # not compared: they follow from the steps
         self._decision = Decision(
             id=decision.id,
             controller=decision.controller,
@@ -284,10 +355,13 @@ class _RecordedContext(Context):
             raise self._replay.fail(error) from None
         value = read(_Rebuilt(held, step)).value
         objects: Any = () if value is None else (value,) if verb == "get" else value
+        self._check_found(requested, objects, step)
+        return value
+
+    def _check_found(self, requested: str, objects: Iterable[Object], step: CacheRead) -> None:
         found, was = _versions(objects), _versions(step.objects)
         if found != was:
             self._replay.diverge(f"{requested} finds {found} in the rebuilt cache, but found {was}")
-        return value
 
     async def _call(self, request: AnyRequest, _send: Any, _read: Any, *, ensures: bool = False) -> tuple[Object, ...]:
         intent = intent_of(request, ensures=ensures)
@@ -305,6 +379,18 @@ class _RecordedContext(Context):
         if step.outcome == "failed":
             raise _NotRecorded
         return step.reply
+
+
+class _ChangedContext(_RecordedContext):
+    """As it is recorded, but for cached reads: these find other objects, on purpose."""
+
+    _replay: _TimelessReplay
+
+    def now(self) -> datetime:
+        return self._replay.now()
+
+    def _check_found(self, requested: str, objects: Iterable[Object], step: CacheRead) -> None:
+        pass
 
 
 class _Rebuilt:
@@ -355,6 +441,8 @@ def _describe(step: DecisionStep | None) -> str:
             return step.what
         case NotStarted():
             return "nothing, because it never began"
+        case PodAct() | AdmissionAct():
+            return str(step)
 
 
 _NOT_HERE: Any = None

@@ -42,8 +42,10 @@ def plan_status(
     generation = found.metadata.generation
     if "conditions" in wanted:
         conditions = [each for each in old.get("conditions") or () if each.get("type") not in dropped]
+        # Objects without a generation, such as nodes, have none that a condition could be about.
+        observed = {"observedGeneration": generation} if generation else {}
         for each in wanted["conditions"]:
-            conditions = set_condition(conditions, {"observedGeneration": generation, **each}, now)
+            conditions = set_condition(conditions, {**observed, **each}, now)
         wanted["conditions"] = conditions
     if generation:
         wanted.setdefault("observedGeneration", generation)

@@ -31,6 +31,7 @@ from kedge.errors import (
     unreachable,
 )
 from kedge.keys import NO_REVISION, Revision
+from kedge.logs import DEBUG, INFO
 from kedge.runtime.revision_probe import RevisionProbe
 from kedge.runtime.watch_states import (
     ConnectingState,
@@ -199,6 +200,10 @@ class Watcher:
         to = state_name(transition.to)
         self._transitions[f"{to}: {transition.reason}"] += 1
         self._moves.labels(self.name, to, transition.reason).inc()
+        level = DEBUG if transition.error is None else INFO
+        if self._env.log.enabled(level):
+            fields = {"cache": self.name, "state": to, "reason": str(transition.reason), "error": self._last_error}
+            self._env.log.write(level, "the watch has moved", fields)
         self._sink.watcher_moved(transition.to, transition.reason)
 
     def _pause(

@@ -26,6 +26,7 @@ from kedge.scheduler.queue.scheduling_queue import QueueStage, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import EventRecorder
 from kedge.scheduler.report.policy_status import PolicyStatusWriter
+from kedge.scheduler.report.report_records import ReportRecords
 from kedge.scheduler.state.cache_follower import CacheFollower
 from kedge.scheduler.state.cluster_state import ClusterState
 
@@ -65,7 +66,8 @@ class Scheduler:
         self.name = name
         self._client = client
         self._env = env
-        process = env.new_uid()[:8]
+        process = self.process = env.new_uid()[:8]
+        """`Decision.process` of its attempts."""
         self._own_caches = caches is None
         self.caches = caches or CacheSet(client, env)
         self.recorder = recorder
@@ -92,8 +94,9 @@ class Scheduler:
         self._attempts = AttemptRecords(
             env, self.cluster_state, recorder, scheduler=name, process=process, fenced=client.fenced
         )
-        self._event_recorder = EventRecorder(client, env, component=name, current=self._pending_pod)
-        self._policy_status = PolicyStatusWriter(client, env, scheduler=name)
+        reports = ReportRecords(client, env, recorder, scheduler=name, process=process)
+        self._event_recorder = EventRecorder(client, env, reports, component=name, current=self._pending_pod)
+        self._policy_status = PolicyStatusWriter(env, reports, scheduler=name)
         self._binder = Binder(
             client,
             env,

@@ -14,7 +14,11 @@ from kedge.sim.cluster import fault_points
 from kedge.sim.kernel import FAULTS, Fault
 from kedge.sim.scenario import fault_steps, machine_steps
 
-DECLARING = (fault_points, fault_steps, machine_steps)
+DECLARING = (
+    fault_points,
+    fault_steps,
+    machine_steps,
+)
 """The modules above the kernel that declare faults: importing them fills the registry."""
 BEGIN, END = "<!-- faults: made by `python -m kedge.sim.fault_table` -->", "<!-- end of faults -->"
 _TABLE = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.S)

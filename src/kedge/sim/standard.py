@@ -17,6 +17,7 @@ from kedge.api.wellknown import (
     AT_MOST_ONE,
     AUTOSCALER_KIND,
     DEPLOYMENT_KIND,
+    EVENT_KIND,
     FENCE_KIND,
     JOB_KIND,
     KEDGE_API_VERSION,
@@ -54,7 +55,7 @@ LIMITS = Limits(
     agent_restart_s_max=20.0,
 )
 """The limits of production, except that periodic resyncs and relists happen within a run."""
-NOT_WORK = frozenset({LEASE_KIND, FENCE_KIND, OPERATION_KIND})
+NOT_WORK = frozenset({LEASE_KIND, FENCE_KIND, OPERATION_KIND, EVENT_KIND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

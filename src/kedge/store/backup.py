@@ -26,12 +26,12 @@ from kedge.keys import Key, Origin, Revision
 from kedge.store.contract import Entry
 
 _HEAD, _ENTRIES, _TOTAL = "backup", "entries", "total"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class _EntryRow(NamedTuple):
-    """One object. Version 1 had no callers, so its rows end before them."""
+    """One object. Version 1 had no callers and version 2 no groups, so their rows end before them."""
 
     kind: str
     namespace: str
@@ -42,6 +42,7 @@ class _EntryRow(NamedTuple):
     decision: str
     value: bytes
     caller: str = ""
+    groups: tuple[str, ...] = ()
 
 
 _decode = msgspec.msgpack.Decoder(list[_EntryRow]).decode
@@ -89,8 +90,10 @@ class Digest:
 
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            operation, decision, caller = entry.origin
-            content = _encode((*entry.key, operation, decision, entry.value, *([caller] if caller else ())))
+            operation, decision, *rest = entry.origin
+            while rest and not rest[-1]:  # as backups of earlier versions, which have no such fields
+                rest.pop()
+            content = _encode((*entry.key, operation, decision, entry.value, *rest))
             # A sum of hashes, so that backends may return objects in any order.
             self._sum = (self._sum + int.from_bytes(sha256(content).digest())) % (1 << 256)
             self.objects += 1
@@ -205,12 +208,12 @@ def _sections(path: Path) -> Iterator[Section]:
 
 
 def _row(entry: Entry) -> _EntryRow:
-    operation, decision, caller = entry.origin
-    return _EntryRow(*entry.key, entry.created, entry.modified, operation, decision, entry.value, caller)
+    operation, decision, caller, groups = entry.origin
+    return _EntryRow(*entry.key, entry.created, entry.modified, operation, decision, entry.value, caller, groups)
 
 
 def _entry(row: _EntryRow) -> Entry:
-    origin = Origin(row.operation, row.decision, row.caller)
+    origin = Origin(row.operation, row.decision, row.caller, row.groups)
     return Entry(Key(row.kind, row.namespace, row.name), row.value, row.created, row.modified, origin)
 
 

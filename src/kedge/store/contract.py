@@ -309,7 +309,7 @@ def check_commit(
             f" (its largest object is {largest.key} with {len(largest.value)}): make it smaller",
             key=largest.key,
         )
-    for text in origin:
+    for text in (*origin[:3], *origin.groups):
         if not text.isascii() and not _encodable(text):
             raise BadRequest(f"the origin {origin!r} is not valid Unicode: encode it")
     return size

@@ -145,7 +145,7 @@ async def test_a_projected_token_is_for_its_audience(harness: AgentHarness) -> N
 
 
 @with_agent()
-async def test_a_pod_of_a_missing_account_waits_and_says_why(harness: AgentHarness) -> None:
+async def test_a_pod_of_a_missing_account_waits_and_reports_the_reason(harness: AgentHarness) -> None:
     await with_api(harness).in_contact()
     made = await harness.bound_pod(containers=[RUN], serviceAccountName="builder")
     with pytest.raises(CannotStart, match="serviceaccount default/builder is not found: create it"):

@@ -219,6 +219,23 @@ async def test_the_message_of_a_process_is_in_its_status_and_else_the_end_of_its
         assert (await only(driver)).message == "one\ntwo\n"
 
 
+def machine_has_message() -> bool:
+    return Path("/dev/termination-log").exists()
+
+
+@NAMESPACES
+@on_loop
+async def test_the_default_path_of_the_message_is_a_file_of_the_container_alone(tmp_path: Path) -> None:
+    before = machine_has_message()
+    async with driver_in(tmp_path) as driver:
+        program = "echo why > /dev/termination-log; echo quiet > /dev/null; ls /dev/shm > /dev/null; exit 1"
+        await run(driver, web("sh", "-c", program))
+        await eventually(ended(driver))
+        found = await only(driver)
+        assert (found.exit_code, found.message, log_of(tmp_path)) == (1, "why\n", "")
+    assert machine_has_message() == before, "nothing is created on the machine"
+
+
 # -- limits --------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,20 @@ async def test_a_container_whose_post_start_hook_fails_is_stopped_and_restarted(
     await until(lambda: len(harness.driver.started) >= 2)
     assert [identity.attempt for identity, _ in harness.driver.started][:2] == [0, 1]
     assert harness.driver.stopped[0][1] == 30.0
+    await until(lambda: main(harness).last_state.terminated is not None)
+    message = main(harness).last_state.terminated.message
+    assert message == "postStart hook failed: exit code 1; the container was killed"
+
+
+@with_agent()
+async def test_the_failed_probe_is_named_after_the_pre_stop_hook_has_ended(harness: AgentHarness) -> None:
+    harness.driver.probe_passes = lambda _: False
+    harness.driver.probe_output = "HTTP probe failed with statuscode: 500"
+    probe = {"httpGet": {"port": 80}, "periodSeconds": 1, "failureThreshold": 1}
+    await bound(harness, body(lifecycle={"preStop": EXEC}, livenessProbe=probe))
+    await until(lambda: bool(harness.status().container_statuses) and main(harness).last_state.terminated is not None)
+    wanted = "Liveness probe failed: HTTP probe failed with statuscode: 500; the container was killed"
+    assert main(harness).last_state.terminated.message == wanted
 
 
 @with_agent()

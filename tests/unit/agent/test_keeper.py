@@ -190,7 +190,7 @@ async def test_a_command_that_no_kernel_accepts_ends_with_a_reason(tmp_path: Pat
 async def test_a_probe_without_a_command_fails_and_harms_nothing(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sleep", "600")
-        assert not await driver.probe(POD, exec_probe())
+        assert await driver.probe(POD, exec_probe()) != ""
         assert (await only(driver)).running
 
 
@@ -198,7 +198,7 @@ async def test_a_probe_without_a_command_fails_and_harms_nothing(tmp_path: Path)
 async def test_a_probe_that_prints_without_end_is_killed_with_its_children(tmp_path: Path) -> None:
     async with driver_in(tmp_path) as driver:
         await start(driver, "sleep", "600")
-        assert not await driver.probe(POD, exec_probe("sh", "-c", "setsid sh -c 'echo $$ > child; exec yes' & yes"))
+        assert await driver.probe(POD, exec_probe("sh", "-c", "setsid sh -c 'echo $$ > child; exec yes' & yes"))
         pid = child_pid(tmp_path)
         assert pid is not None
         await eventually(lambda: not alive(pid))

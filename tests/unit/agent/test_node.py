@@ -16,6 +16,7 @@ from kedge.api.conditions import find_condition, is_true
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, Request
 from kedge.api.usage import parse_usage
+from kedge.api.views import NodeSystemInfo
 from kedge.api.wellknown import NODE_LEASE_NAMESPACE, USAGE
 from kedge.errors import Unavailable
 from kedge.keys import Key
@@ -98,6 +99,31 @@ async def test_a_reboot_updates_the_boot_id_and_keeps_a_changed_allocatable(harn
     await harness.registration().register()
     status = stored(harness).view.status
     assert (status.node_info.boot_id, str(status.allocatable["cpu"])) == ("boot-2", "3")
+
+
+@with_agent()
+async def test_a_node_has_every_field_of_its_system_and_the_times_of_its_conditions(harness: AgentHarness) -> None:
+    harness.machine = replace(harness.machine, system=NodeSystemInfo(kernel_version="6.1", architecture="arm64"))
+    await harness.registration().register()
+    status = stored(harness).edit()["status"]
+    assert status["nodeInfo"] == {
+        "machineID": "", "systemUUID": "", "bootID": "boot-1", "kernelVersion": "6.1", "osImage": "",
+        "containerRuntimeVersion": "", "kubeletVersion": "kedge", "kubeProxyVersion": "", "operatingSystem": "",
+        "architecture": "arm64",
+    }  # fmt: skip
+    (ready,) = status["conditions"]
+    assert ready["lastTransitionTime"] == ready["lastHeartbeatTime"] != ""
+
+
+@with_agent()
+async def test_the_system_of_an_existing_node_is_completed_once(harness: AgentHarness) -> None:
+    await harness.node.register()
+    await harness.cluster.authority.patch(NODE_KEY, {"status": {"nodeInfo": None}}, subresource="status")
+    await harness.registration().register()
+    found = stored(harness)
+    assert len(found.edit()["status"]["nodeInfo"]) == 10
+    await harness.registration().register()
+    assert stored(harness).revision == found.revision, "times alone are not written"
 
 
 # -- heartbeats ------------------------------------------------------------------------------------

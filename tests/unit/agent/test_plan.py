@@ -28,7 +28,9 @@ def started(found: PodPlan) -> list[tuple[str, int]]:
 
 def phase(view: PodView, *processes: ContainerProcess, **observed: Any) -> str:
     seen = PodObservation(pod=view, processes=processes, now_s=0.0, **observed)
-    status = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", waiting={})
+    status = pod_status(
+        view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", node_address="192.0.2.1", waiting={}
+    )
     return str(status["phase"])
 
 
@@ -87,8 +89,9 @@ def test_restarts_wait_longer_each_time() -> None:
 
 
 def test_a_process_whose_probe_fails_is_stopped_and_then_restarted() -> None:
-    sick = plan(pod_view(), process_of(), health={"main": Health(alive=False)})
+    sick = plan(pod_view(), process_of(), health={"main": Health(sick="Liveness probe failed: no answer")})
     assert [each.why for each in sick.stop] == ["a probe failed"]
+    assert [each.cause for each in sick.stop] == ["Liveness probe failed: no answer; the container was killed"]
     assert started(sick) == []
 
 
@@ -200,7 +203,7 @@ def test_sidecars_of_a_deleted_pod_stop_after_the_others_the_last_one_first() ->
 def test_a_probe_may_have_a_grace_of_its_own() -> None:
     probe = {"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 3}
     view = pod_view(containers=[{"name": "main", "image": "i", "livenessProbe": probe}])
-    (stop,) = plan(view, process_of(), health={"main": Health(alive=False)}).stop
+    (stop,) = plan(view, process_of(), health={"main": Health(sick="Liveness probe failed: no answer")}).stop
     assert stop.grace_s == 3.0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tests.kit.agent import AgentHarness, with_agent
 
 from kedge.agent.core.driver import Identity
-from kedge.agent.core.plan import Health
+from kedge.agent.core.plan import HEALTHY, Health
 from kedge.agent.core.probes import Prober, has_probes
 from kedge.api.views import Container, Probe
 from kedge.errors import Unavailable
@@ -57,7 +57,7 @@ async def test_liveness_fails_after_as_many_failures_in_a_row_as_its_threshold(h
     await asyncio.sleep(45)
     assert probed.healths == [], "a success in between resets the count"
     await asyncio.sleep(10)
-    assert probed.healths == [Health(alive=False)]
+    assert probed.healths == [Health(sick="Liveness probe failed: no answer")]
 
 
 @with_agent()
@@ -90,7 +90,7 @@ async def test_other_probes_wait_until_the_startup_probe_has_passed(harness: Age
 async def test_a_process_that_does_not_start_in_time_is_not_alive(harness: AgentHarness) -> None:
     probed = Probed(harness, [False] * 10, startup_probe=probe(), readiness_probe=probe())
     await asyncio.sleep(60)
-    assert probed.healths == [Health(started=False, ready=False, alive=False)]
+    assert probed.healths == [Health(started=False, ready=False, sick="Startup probe failed: no answer")]
     assert len(probed.asked) == 3, "it is probed no more"
 
 
@@ -99,16 +99,16 @@ async def test_a_probe_without_an_answer_in_time_has_failed(harness: AgentHarnes
     harness.driver.probe_s = 3.0
     probed = Probed(harness, liveness_probe=probe(failure_threshold=1, timeout_seconds=2))
     await asyncio.sleep(2.5)
-    assert probed.healths == [Health(alive=False)]
+    assert probed.healths == [Health(sick="Liveness probe failed: no answer within 2 s")]
 
 
 @with_agent()
 async def test_a_driver_that_fails_counts_as_a_failed_probe(harness: AgentHarness) -> None:
     probed = Probed(harness, [Unavailable("no driver")], liveness_probe=probe(failure_threshold=1))
     await asyncio.sleep(1)
-    assert probed.healths == [Health(alive=False)]
+    assert probed.healths == [Health(sick="Liveness probe failed: no driver")]
     await asyncio.sleep(10)
-    assert probed.healths[-1] == Health(alive=True)
+    assert probed.healths[-1] == HEALTHY
 
 
 @with_agent()
@@ -128,3 +128,17 @@ async def test_a_stopped_prober_probes_no_more(harness: AgentHarness) -> None:
     asked = len(probed.asked)
     await asyncio.sleep(60)
     assert (len(probed.asked), probed.healths) == (asked, [])
+
+
+@with_agent()
+async def test_the_latest_failure_of_a_readiness_probe_is_kept_once_a_threshold(harness: AgentHarness) -> None:
+    probed = Probed(harness, [False] * 9 + [True] * 9, readiness_probe=probe())
+    await asyncio.sleep(25)
+    assert probed.healths == [Health(ready=False, unready="Readiness probe failed: no answer")]
+    harness.driver.probe_output = "statuscode: 500"
+    await asyncio.sleep(20)
+    assert len(probed.healths) == 1, "at most one report in each threshold of failures"
+    await asyncio.sleep(10)
+    assert probed.healths[1:] == [Health(ready=False, unready="Readiness probe failed: statuscode: 500")]
+    await asyncio.sleep(40)
+    assert probed.healths[2:] == [HEALTHY]

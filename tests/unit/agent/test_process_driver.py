@@ -169,13 +169,17 @@ async def test_probes_run_by_command_by_http_and_by_tcp(tmp_path: Path) -> None:
         good = msgspec.convert({"exec": {"command": ["sh", "-c", "test $POD_NAME = web"]}}, Probe)
         bad = msgspec.convert({"exec": {"command": ["false"]}}, Probe)
         slow = msgspec.convert({"exec": {"command": ["sleep", "600"]}, "timeoutSeconds": 1}, Probe)
-        await eventually(lambda: driver.probe(POD, http))
-        assert await driver.probe(POD, tcp)
-        assert await driver.probe(POD, good)
-        assert not await driver.probe(POD, bad)
-        assert not await driver.probe(POD, slow)
+
+        async def answers() -> bool:
+            return not await driver.probe(POD, http)
+
+        await eventually(answers)
+        assert await driver.probe(POD, tcp) == ""
+        assert await driver.probe(POD, good) == ""
+        assert await driver.probe(POD, bad) == "the command ended with exit code 1"
+        assert await driver.probe(POD, slow) != ""
         missing = msgspec.convert({"httpGet": {"path": "/missing", "port": "http"}}, Probe)
-        assert not await driver.probe(POD, missing)
+        assert await driver.probe(POD, missing) == "HTTP probe failed with statuscode: 404"
 
 
 @on_loop
@@ -192,8 +196,8 @@ async def test_hooks_call_by_http_and_by_tcp_and_report_what_was_not_answered(tm
         assert await driver.run_hook(POD, stop, within_s=10) == ""
         await eventually(lambda: '"GET /?stop HTTP/1.1" 200' in log_of(tmp_path))
         missing = hook(httpGet={"path": "/missing", "port": "http"})
-        assert await driver.run_hook(POD, missing, within_s=10) == "it was not answered"
-        assert await driver.run_hook(POD, hook(tcpSocket={"port": 18081}), within_s=10) == "it was not answered"
+        assert await driver.run_hook(POD, missing, within_s=10) == "HTTP probe failed with statuscode: 404"
+        assert await driver.run_hook(POD, hook(tcpSocket={"port": 18081}), within_s=10) != ""
 
 
 async def _succeeds(driver: ProcessDriver, hook: LifecycleHook) -> bool:

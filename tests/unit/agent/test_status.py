@@ -13,6 +13,7 @@ from kedge.agent.core.plan import Health, PodObservation, plan_pod
 from kedge.agent.core.status import pod_status
 from kedge.api.views import PodView
 from kedge.limits import Limits
+from kedge.placement.admission import Rejection
 
 SIDECAR = {"name": "proxy", "image": "p:1", "restartPolicy": "Always"}
 
@@ -22,7 +23,9 @@ def status(
 ) -> dict[str, Any]:
     observation = PodObservation(pod=view, processes=processes, now_s=0.0, **observed)
     plan = plan_pod(observation, Limits())
-    return pod_status(view, observation, plan, now=NOW, address="10.0.0.1", waiting=waiting or {})
+    return pod_status(
+        view, observation, plan, now=NOW, address="10.0.0.1", node_address="192.0.2.1", waiting=waiting or {}
+    )
 
 
 def conditions(found: dict[str, Any]) -> dict[str, str]:
@@ -44,6 +47,7 @@ def test_a_pod_that_has_not_started_is_pending_and_shows_why_it_waits() -> None:
 def test_a_running_pod_is_ready_and_has_its_address() -> None:
     found = status(pod_view(), process_of())
     assert (found["phase"], found["podIP"], found["startTime"]) == ("Running", "10.0.0.1", "2030-01-01T00:00:00Z")
+    assert (found["hostIP"], found["hostIPs"]) == ("192.0.2.1", [{"ip": "192.0.2.1"}])
     assert conditions(found) == {"Initialized": "True", "ContainersReady": "True", "Ready": "True"}
     assert (main(found)["ready"], main(found)["started"]) == (True, True)
 
@@ -129,6 +133,15 @@ def test_a_failed_init_container_is_not_initialized() -> None:
     assert (conditions(found)["Initialized"], found["phase"]) == ("False", "Failed")
 
 
+def test_the_class_of_service_comes_from_the_requests_and_stays() -> None:
+    limits = {"cpu": "1", "memory": "1Gi"}
+    sized = [{"name": "main", "image": "w", "resources": {"requests": limits, "limits": limits}}]
+    assert status(pod_view(), process_of())["qosClass"] == "BestEffort"
+    assert status(pod_view(containers=sized), process_of())["qosClass"] == "Guaranteed"
+    kept = pod_view(containers=sized, status={"qosClass": "Burstable"})
+    assert status(kept, process_of())["qosClass"] == "Burstable"
+
+
 def test_the_start_time_is_written_once() -> None:
     view = pod_view(status={"startTime": "2029-12-31T00:00:00Z"})
     assert status(view, process_of())["startTime"] == "2029-12-31T00:00:00Z"
@@ -146,6 +159,32 @@ def test_a_termination_message_and_a_reason_of_the_driver_are_shown() -> None:
     process = replace(process_of(running=False, exit_code=137), reason="OOMKilled", message="last words")
     ended = main(status(pod_view(restartPolicy="Never"), process))["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"], ended["message"]) == (137, "OOMKilled", "last words")
+
+
+def test_the_cause_of_a_kill_is_in_the_backoff_message() -> None:
+    ended = replace(process_of(attempt=2, running=False, exit_code=143), message="Liveness probe failed: x\nlast words")
+    found = main(status(pod_view(), ended))
+    assert found["state"]["waiting"]["message"].endswith("(u1): Liveness probe failed: x")
+    assert found["lastState"]["terminated"]["message"] == "Liveness probe failed: x\nlast words"
+
+
+def test_a_failing_readiness_probe_is_named_in_the_conditions() -> None:
+    health = {"main": Health(ready=False, unready="Readiness probe failed: no answer")}
+    found = status(pod_view(), process_of(), health=health)
+    messages = {each["type"]: each["message"] for each in found["conditions"]}
+    wanted = "containers with unready status: [main]; main: Readiness probe failed: no answer"
+    assert (messages["Ready"], messages["ContainersReady"]) == (wanted, wanted)
+    ended = status(pod_view(), process_of(running=False, exit_code=1), health=health)
+    assert "Readiness" not in str(ended["conditions"]), "a process that does not run is not probed"
+
+
+def test_a_rejected_pod_shows_no_container() -> None:
+    view = pod_view(initContainers=[{"name": "prepare", "image": "i"}])
+    found = status(view, rejection=Rejection("OutOfcpu", "no room"))
+    assert (found["phase"], found["reason"]) == ("Failed", "OutOfcpu")
+    assert (found["containerStatuses"], found["initContainerStatuses"]) == (None, None)
+    ran = status(pod_view(), process_of(running=False), rejection=Rejection("OutOfcpu", "a resize does not fit"))
+    assert "terminated" in main(ran)["state"]
 
 
 def test_conditions_name_the_containers_that_are_missing() -> None:

@@ -293,6 +293,17 @@ _ALL: tuple[Json, ...] = (
         },
         status={"phase": "Progressing", "stage": 1},
     ),
+    _object(
+        "kedge.dev/v1",
+        "RecordingWindow",
+        "incident",
+        spec={
+            "until": "2026-01-01T00:00:00Z",
+            "tenants": ["team-a"],
+            "objects": [{"kind": "Deployment.apps", "namespace": "team-a", "name": "risk-api"}],
+            "reason": "an alert",
+        },
+    ),
 )
 
 

@@ -29,7 +29,7 @@ def test_there_is_a_manifest_of_every_kind_and_a_kind_for_every_manifest() -> No
         ("svc", "Service"), ("quota", "ResourceQuota"), ("ev", "Event"), ("leases", "Lease.coordination.k8s.io"),
         ("crd", "CustomResourceDefinition.apiextensions.k8s.io"), ("resv", "Reservation.kedge.dev"),
         ("nalloc", "NodeAllocation.kedge.dev"), ("schedpol", "SchedulingPolicy.kedge.dev"),
-        ("zq", "ZoneQuota.kedge.dev"),
+        ("zq", "ZoneQuota.kedge.dev"), ("recwin", "RecordingWindow.kedge.dev"),
         ("rollouts", "Rollout.kedge.dev"), ("endpointslices", "EndpointSlice.discovery.k8s.io"),
     ],
 )  # fmt: skip
@@ -52,7 +52,7 @@ def test_kinds_have_the_scope_and_subresources_kubernetes_gives_them() -> None:
     assert cluster == {
         "Namespace", "Node", "PriorityClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
         "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "CustomResourceDefinition", "NodeAllocation",
-        "SchedulingPolicy",
+        "SchedulingPolicy", "RecordingWindow",
     }  # fmt: skip
     assert {kind.kind for kind in KINDS if kind.has("scale")} == {"Deployment", "ReplicaSet"}
     assert {"status", "binding", "eviction"} <= KINDS.resolve("po").subresources
@@ -63,7 +63,7 @@ def test_kinds_have_the_scope_and_subresources_kubernetes_gives_them() -> None:
 def test_an_unregistered_kind_is_rejected_with_a_hint() -> None:
     with pytest.raises(BadRequest, match="Deployment is in apps/v1"):
         KINDS.of_api("extensions/v1beta1", "Deployment")
-    with pytest.raises(NotFound, match="CustomResourceDefinition"):
+    with pytest.raises(NotFound, match="use one that the server has"):
         KINDS.of_key_kind("Boat")
     with pytest.raises(NotFound, match="could not find the requested resource"):
         KINDS.of_plural("", "v1", "boats")

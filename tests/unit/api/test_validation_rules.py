@@ -235,6 +235,11 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("Secret", "data", {"a": "A" * 1_400_000}, "data: Too long"),
     ("Lease", "spec/leaseTransitions", -1, "spec.leaseTransitions: Invalid value"),
     # kedge.dev
+    ("RecordingWindow", "spec/until", DELETE, "spec.until: Required value"),
+    ("RecordingWindow", "spec/tenants", ["A"], "spec.tenants[0]: Invalid value"),
+    ("RecordingWindow", "spec/objects/0/name", "", "spec.objects[0].name: Required value"),
+    ("RecordingWindow", "spec/objects/0/kind", "", "spec.objects[0].kind: Required value"),
+    ("RecordingWindow", "spec/objects/0/namespace", "A", "spec.objects[0].namespace: Invalid value"),
     ("ZoneQuota", "spec/zones", {"": {}}, "a zone must have a name"),
     ("NodeAllocation", "status/entries", {"u": {"ports": [{}]}}, "status.entries[u].ports[0].hostPort: Invalid value"),
     ("SchedulingPolicy", "spec/schedulerNames", ["A"], "spec.schedulerNames[0]: Invalid value"),

@@ -1,4 +1,4 @@
-"""`kedge doctor`: each check says what works without its part, and a missing program is no failure."""
+"""`kedge doctor`: each check reports what works without its part, and a missing program is no failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--event-loop`: the chosen loop runs the program, and a missing uvloop is an error that says what to do."""
+"""`--event-loop`: the chosen loop runs the program, and a missing uvloop is an error that names the next step."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from kedge.cli import main
+from kedge.cli import main, plain_flags
 
 
 def run(*arguments: str) -> Result:
@@ -57,3 +58,26 @@ def test_a_group_without_a_verb_prints_its_help() -> None:
         printed = run(*arguments).output
         assert printed.startswith("Usage: kedge")
         assert "Commands:" in printed
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--wait=false", "pods"], ["--no-wait", "pods"]),
+        (["--wait=true"], ["--wait"]),
+        (["--all=false", "--all=T"], ["--all"]),
+        (["--wait=maybe"], ["--wait=maybe"]),
+        (["--namespace=true"], ["--namespace=true"]),
+        (["x", "--", "--wait=false"], ["x", "--", "--wait=false"]),
+    ],
+)
+def test_flags_take_the_values_that_kubectl_gives_them(given: list[str], expected: list[str]) -> None:
+    command = main.get_command(click.Context(main), "delete")
+    assert command is not None
+    assert plain_flags(command, given) == expected
+
+
+def test_flags_of_verbs_below_a_verb_take_values_too() -> None:
+    command = main.get_command(click.Context(main), "rollout")
+    assert command is not None
+    assert plain_flags(command, ["status", "deployment/web", "--watch=false"])[-1] != "--watch=false"

@@ -146,7 +146,7 @@ def test_a_manifest_of_another_version_gets_the_one_that_is_served() -> None:
     assert catalog.of_manifest({"apiVersion": "apps/v1", "kind": "Deployment"}, "a.yaml").plural == "deployments"
     with pytest.raises(NotFound, match=r"a\.yaml: the server has no kind 'Deployment' in 'apps/v1beta1': use apps/v1"):
         catalog.of_manifest({"apiVersion": "apps/v1beta1", "kind": "Deployment"}, "a.yaml")
-    with pytest.raises(NotFound, match="CustomResourceDefinition"):
+    with pytest.raises(NotFound, match="kedge get --types"):
         catalog.of_manifest({"apiVersion": "x/v1", "kind": "Thing"}, "a.yaml")
 
 

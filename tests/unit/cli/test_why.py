@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.kit.loops import on_loop
 from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND, REPLICA_SET_KIND
 from kedge.cli import main
 from kedge.cli.live import evidence_from
+from kedge.cli.up import state_in_use
 from kedge.cli.why import answer_about, why
 from kedge.cli.wiring import ensure_namespaces
 from kedge.client.contract import Client
@@ -27,7 +29,19 @@ TEMPLATE = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name
 WORKLOAD = {"selector": {"matchLabels": {"app": "x"}}, "template": TEMPLATE}
 
 
-def test_without_a_cluster_it_says_how_to_get_one(tmp_path: Path) -> None:
+def test_the_state_folder_is_that_of_the_kubeconfig_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    (own / "decisions").mkdir(parents=True)
+    other.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", f"{other / 'admin.kubeconfig'}{os.pathsep}{own / 'admin.kubeconfig'}")
+    assert state_in_use(None) == own
+    assert state_in_use(other) == other, "an option is worth more than the environment"
+    monkeypatch.setenv("KUBECONFIG", str(own / "config"))
+    assert state_in_use(None) == tmp_path / "kedge", "a kubeconfig of another cluster has no records beside it"
+
+
+def test_without_a_cluster_it_names_the_command_that_starts_one(tmp_path: Path) -> None:
     done = CliRunner().invoke(why, ["web", "--state", str(tmp_path)])
     assert done.exit_code == 1
     assert "start one with `kedge up`, or give --state" in done.output

@@ -92,7 +92,7 @@ async def test_an_object_survives_a_round_trip_over_the_wire() -> None:
         written = await client.create(CONFIG_MAP, config_map(x="1"), namespace="default", options=options)
         found = await client.get(A)
         assert (found.revision, found.value, found.key) == (written.object.revision, written.object.value, A)
-        assert found.origin == Origin("op-1", "deployment:7", "test")
+        assert found.origin == Origin("op-1", "deployment:7", "test", ("system:masters",))
         assert found.created == found.revision
         assert b"resourceVersion" not in found.value
         listed = await client.list(CONFIG_MAP, ListOptions(namespace="default"))
@@ -179,7 +179,7 @@ async def test_a_watch_sends_existing_objects_then_changes_with_their_origins() 
         while event.object is None:
             event = await anext(events)
         assert (event.type.value, event.object.revision) == ("ADDED", made.object.revision)
-        assert event.object.origin == Origin("o", "d", "test")
+        assert event.object.origin == Origin("o", "d", "test", ("system:masters",))
         await events.aclose()
 
 

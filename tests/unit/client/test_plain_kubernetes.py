@@ -121,7 +121,7 @@ async def test_a_lost_reply_stays_unknown_because_nothing_proves_whose_write_it_
 
 
 @on_loop
-async def test_controllers_run_there_and_their_records_say_that_nothing_was_fenced(tmp_path: Path) -> None:
+async def test_controllers_run_there_and_their_records_show_that_nothing_was_fenced(tmp_path: Path) -> None:
     async with plain_server() as (transport, _):
         env = system_env()
         plane = ControlPlane(transport, env, decisions=tmp_path, schedulers=())

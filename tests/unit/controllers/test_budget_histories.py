@@ -32,7 +32,7 @@ async def until_allowed(harness: CacheHarness, count: int) -> None:
 
 
 class BudgetHarness:
-    """Three ready pods, of which two must stay, and a transport that can hide one of them."""
+    """Three ready pods, of which two must stay, and a transport that can hide one pod."""
 
     def __init__(self, harness: CacheHarness) -> None:
         self.harness, self.service = harness, harness.world.service

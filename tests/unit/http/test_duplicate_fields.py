@@ -1,4 +1,4 @@
-"""Fields that stand twice: warnings or errors as `fieldValidation` says, in JSON and YAML, in creates and patches."""
+"""Fields that stand twice: warnings or errors as `fieldValidation` asks, in JSON and YAML, in creates and patches."""
 
 from __future__ import annotations
 

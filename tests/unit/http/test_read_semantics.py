@@ -103,6 +103,8 @@ async def test_versions_that_cannot_be_served() -> None:
             ({"resourceVersion": "1", "resourceVersionMatch": "Around"}, 422),
             ({"watch": "1", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, 422),
             ({"watch": "1", "sendInitialEvents": "true"}, 422),
+            ({"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, 422),
+            ({"sendInitialEvents": "false"}, 422),
             ({"watch": "1", "resourceVersion": "abc"}, 400),
             ({"continue": "nonsense"}, 400),
             ({"limit": "few"}, 400),
@@ -140,7 +142,7 @@ async def test_pages_count_the_rest_and_continue_from_a_compacted_past() -> None
 
 
 @on_loop
-async def test_a_watch_begins_where_its_version_says() -> None:
+async def test_a_watch_begins_at_the_version_that_it_names() -> None:
     async with plane() as api:
         first = await api.make("a")
         await api.make("b")

@@ -1,4 +1,4 @@
-"""The debug view of a workload: what it says of the blocker and of the autoscaler."""
+"""The debug view of a workload: what it shows of the blocker and of the autoscaler."""
 
 from __future__ import annotations
 
@@ -41,21 +41,25 @@ def autoscaler(**condition: Any) -> Object:
     )
 
 
-def pending_pod() -> Object:
+def pending_pod(name: str = "replica-042") -> Object:
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "uid-risk-api", "controller": True}
-    return made("Pod", "replica-042", 20, metadata={"ownerReferences": [owner]}, spec={"containers": []})
+    return made("Pod", name, 20, metadata={"ownerReferences": [owner]}, spec={"containers": []})
 
 
-def attempt(reason: str, near: NearestNode | None) -> Decision:
+def attempt(reason: str, near: NearestNode | None, pod: str = "replica-042") -> Decision:
     account = NodeAccount(b"", (), {}, (), near)
-    key = Key("Pod", "default", "replica-042")
+    key = Key("Pod", "default", pod)
     return decision("s:1", controller="s", key=key, reason=reason, scheduling=SchedulingAttempt(account=account))
 
 
-def view(objects: Iterable[Object], decisions: Sequence[Decision] = ()) -> dict[str, str]:
+def lines(objects: Iterable[Object], decisions: Sequence[Decision] = ()) -> list[tuple[str, str]]:
     known = {each.key: each for each in objects}
     workload = known[Key("Deployment.apps", "default", "risk-api")]
-    return dict(debug_view(workload, ClusterEvidence(known, decisions, BEGAN + timedelta(seconds=60))))
+    return list(debug_view(workload, ClusterEvidence(known, decisions, BEGAN + timedelta(seconds=60))))
+
+
+def view(objects: Iterable[Object], decisions: Sequence[Decision] = ()) -> dict[str, str]:
+    return dict(lines(objects, decisions))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,18 @@ def test_the_decisive_blocker_is_named_with_the_node_that_would_fit_without_it(
 ) -> None:
     found = view([deployment(9, ready=6), pending_pod()], [attempt(QUOTA_FIRST, near)])
     assert found["last scheduling reason"] == reason
+
+
+@pytest.mark.parametrize("other", [QUOTA_FIRST, "0/3 nodes: 3 cpu"])
+def test_a_reason_is_shown_once_for_replicas_that_share_it(other: str) -> None:
+    reasons = {"replica-042": QUOTA_FIRST, "replica-043": other}
+    found = lines(
+        [deployment(9, ready=6), *map(pending_pod, reasons)],
+        [attempt(reason, None, name) for name, reason in reasons.items()],
+    )
+    told = [value for name, value in found if name in ("pending replica", "last scheduling reason")]
+    shared = ["replica-043, for the same reason"] if other == QUOTA_FIRST else ["replica-043", other]
+    assert told == ["replica-042", QUOTA_FIRST, *shared]
 
 
 def test_the_autoscaler_has_the_readiness_that_its_last_decision_read() -> None:

@@ -319,7 +319,7 @@ def test_skipped_parts_are_logged_when_there_is_no_report_callback(
 
 def test_the_log_can_be_read_while_it_is_written(tmp_path: Path) -> None:
     env = make_env(
-        decision_log_bytes_max=60_000, decision_log_segment_bytes_max=10_000, decision_log_record_bytes_max=5_000
+        decision_log_bytes_max=75_000, decision_log_segment_bytes_max=10_000, decision_log_record_bytes_max=5_000
     )
     log = DecisionLog(tmp_path, env)
     expected = iter(range(10**6))

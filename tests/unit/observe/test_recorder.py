@@ -55,7 +55,7 @@ def test_every_decision_is_counted_whether_it_is_kept_or_not() -> None:
     assert recorder.coverage().seen == 11
 
 
-def test_a_write_is_counted_by_its_fields_two_levels_deep() -> None:
+def test_a_write_is_counted_by_its_fields_two_levels_deep_and_by_label() -> None:
     assert fields_of(
         {
             "apiVersion": "v1",
@@ -64,7 +64,7 @@ def test_a_write_is_counted_by_its_fields_two_levels_deep() -> None:
             "spec": {"containers": [{"name": "main"}]},
             "status": {},
         }
-    ) == {"metadata.labels": 1, "metadata.finalizers": 1, "spec.containers": 1, "status": 1}
+    ) == {"metadata.labels.app": 1, "metadata.finalizers": 1, "spec.containers": 1, "status": 1}
 
 
 def test_a_body_that_cannot_be_changed_is_counted_like_any_other() -> None:
@@ -79,7 +79,7 @@ def test_a_json_patch_is_counted_by_the_fields_it_names() -> None:
             {"op": "add", "path": "/data/a~1b", "value": ""},
             {"op": "replace", "path": "", "value": {}},
         ]
-    ) == {"spec.replicas": 1, "metadata.labels": 1, "data": 1, "*": 1}
+    ) == {"spec.replicas": 1, "metadata.labels.app": 1, "data": 1, "*": 1}
 
 
 def test_names_chosen_by_users_are_no_fields() -> None:
@@ -87,8 +87,8 @@ def test_names_chosen_by_users_are_no_fields() -> None:
 
 
 def test_preconditions_of_a_patch_are_not_counted_as_fields() -> None:
-    conditions = {"uid": "u-1", "resourceVersion": "5", "labels": {}}
-    assert fields_of({"metadata": conditions, "spec": {"uid": 1}}) == {"metadata.labels": 1, "spec.uid": 1}
+    conditions = {"uid": "u-1", "resourceVersion": "5", "labels": {"app": None}}
+    assert fields_of({"metadata": conditions, "spec": {"uid": 1}}) == {"metadata.labels.app": 1, "spec.uid": 1}
     assert fields_of({"metadata": {"resourceVersion": "5"}}) == {}
 
 
@@ -308,7 +308,7 @@ def test_metrics_are_up_to_date_when_they_are_scraped() -> None:
         recorder.take(decision("b", kept="sample"))
         assert metric(env, "kedge_decisions_total") == 2 * looks
         assert metric(env, "kedge_decisions_kept_total", rule="retry") == looks
-        assert metric(env, "kedge_decisions_dropped_total") == 2 * looks - 1
+        assert metric(env, "kedge_decisions_dropped_total", why="memory") == 2 * looks - 1
         assert metric(env, "kedge_decisions_held") == 1
         assert metric(env, "kedge_decisions_writers") == looks
 

@@ -38,6 +38,12 @@ def after(seconds: float) -> Any:
     return BEGAN + timedelta(seconds=seconds)
 
 
+def made(kind: str, name: str, revision: int, spec: dict[str, Any]) -> Object:
+    found = KINDS.of_key_kind(kind)
+    body = {"apiVersion": found.api_version, "kind": found.kind, "metadata": {"name": name, "uid": "u-1"}, "spec": spec}
+    return Object(found, Key(kind, "default", name), encode_object(body), revision=revision, created=1)
+
+
 def unschedulable(name: str, at_s: float) -> Any:
     choice = AttemptChoice(
         node=None, score=0, feasible=0, nodes=3, policy="", policy_version="", canary=False, blocked_zones=()
@@ -103,6 +109,19 @@ def test_a_line_names_its_actor() -> None:
     for found, actor in ((written, "someone"), (anonymous, "user")):
         (line,) = timeline(Recording(states=[StoreState(1, BEGAN, ())], commits=[CommitRecord(5, after(1), (found,))]))
         assert line.actor == actor
+
+
+@pytest.mark.parametrize(("node", "use"), [("node-b7", ": used by the bind of web-0"), ("node-c1", ""), ("", "")])
+def test_a_reservation_that_goes_with_the_bind_of_its_pod_was_used(node: str, use: str) -> None:
+    """One that goes alone, or with the bind to another node, was not."""
+    spec = {"nodeName": "node-b7", "pod": {"name": "web-0", "uid": "u-1"}}
+    reservation, before = made("Reservation.kedge.dev", "res-a", 3, spec), made("Pod", "web-0", 3, {"containers": []})
+    bound = made("Pod", "web-0", 5, {"containers": [], "nodeName": node})
+    recording = Recording(
+        states=[StoreState(3, BEGAN, (reservation, before))],
+        commits=[CommitRecord(5, after(1), (bound,), (reservation.key,))],
+    )
+    assert timeline(recording)[-1].text == f"Reservation res-a deleted{use}"
 
 
 def test_a_write_without_an_answer_that_counts_as_failed_is_a_line_of_its_own() -> None:

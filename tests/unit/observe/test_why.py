@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kit.records import BEGAN, WEB, call, decision, pod
+from tests.kit.records import BEGAN, WEB, call, decision, made, pod
 
-from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
+from kedge.api.wellknown import BIND_ANNOTATION
 from kedge.keys import Key, Origin
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.why import (
@@ -47,14 +47,6 @@ from kedge.placement.reasons import BLOCKER_LABELS, Reason
 
 POD = Key("Pod", "default", "web-0")
 QUOTA = Key("ZoneQuota.kedge.dev", "default", "risk")
-
-
-def made(kind: str, name: str, revision: int, decided: str = "", **parts: Any) -> Object:
-    found = KINDS.of_key_kind(kind)
-    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **parts.pop("metadata", {})}
-    body = {"apiVersion": found.api_version, "kind": found.kind, "metadata": metadata, **parts}
-    key = Key(kind, "default", name)
-    return Object(found, key, msgspec.json.encode(body), revision=revision, created=1, origin=Origin("op", decided))
 
 
 def pod_of(name: str = "web-0", *, node: str = "", ready: bool = False, owner: str = "", **status: Any) -> Object:
@@ -132,7 +124,17 @@ def test_restarts_are_counted_in_words(restarts: int, sentence: str) -> None:
     statuses = [{"name": "main", "restartCount": restarts}]
     answer = why_pod(pod_of(node="node-1", ready=True, phase="Running", containerStatuses=statuses), evidence())
     assert (answer.sentence, answer.tier) == (sentence, Tier.FINE)
-    assert lines(answer, "decision") == ["the record of its placement was counted and not kept"]
+    assert lines(answer, "decision") == ["it was created with the name of its node"]
+
+
+def test_a_pod_that_was_bound_lacks_its_record_and_one_created_on_a_node_has_none() -> None:
+    status, spec = {"phase": "Running"}, {"containers": [{"name": "main"}], "nodeName": "node-1"}
+    for notes, expected in (
+        ({BIND_ANNOTATION: "{}"}, "the record of its placement was counted and not kept"),
+        ({}, "it was created with the name of its node"),
+    ):
+        found = made("Pod", "web-0", 5, metadata={"annotations": notes}, spec=spec, status=status)
+        assert lines(why_pod(found, evidence()), "decision") == [expected]
 
 
 def test_a_placed_pod_has_the_points_of_its_node_and_of_the_runners_up() -> None:

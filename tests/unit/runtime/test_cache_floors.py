@@ -146,7 +146,7 @@ async def test_a_floor_noted_while_another_is_awaited_is_kept() -> None:
 
 @asynchronous
 async def test_one_object_of_a_commit_does_not_prove_the_others() -> None:
-    """One commit writes two objects, and the stream has delivered one of them."""
+    """One commit writes two objects, and the stream has delivered one object."""
     harness, cache, _ = await with_floors()
     found = cache.get(Key("ConfigMap", "default", "first")).value
     assert found is not None

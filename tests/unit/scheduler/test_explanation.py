@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +32,8 @@ from kedge.scheduler import (
 )
 from kedge.scheduler.pipeline.plugin import Filter
 from kedge.scheduler.pipeline.plugins import PIPELINE
-from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
+from kedge.scheduler.pipeline.scores.allocation import AllocationScore, allocation_parts
+from kedge.scheduler.pipeline.scores.topology_spread import fixed_log
 
 HOST = "kubernetes.io/hostname"
 LIMITS = Limits()
@@ -108,8 +110,35 @@ def test_the_account_if_nodes_were_empty_is_that_of_the_same_nodes_without_pods(
     decision = decide(snapshot, asking, 7, room={"zone-a": {"cpu": 0}})
     explanation = explain(snapshot, decision)
     assert decision.node is None
+    assert explanation.if_empty is not None
     assert dict(explanation.if_empty) == {Blocker(Reason.NODE_SELECTOR): 90, Blocker(Reason.RESOURCE, "cpu"): 30}
     assert dict(explanation.if_empty) == dict(explain(empty, decide(empty, asking, 7)).counts)
+
+
+def test_an_account_without_filters_is_the_account_of_the_filters() -> None:
+    """Where every node fits, the filters are not asked again: they would have failed none."""
+    snapshot = snapshot_of([each for each in many_nodes() if each.name.startswith("full-")])
+    decision = decide(snapshot, pod_view(cpu="1"), 7)
+    assert decision.feasible == decision.nodes > 1
+    found = explain(snapshot, decision)
+    slow = explain(snapshot, msgspec.structs.replace(decision, feasible=decision.feasible - 1))
+    assert found.top[: len(slow.top)] == slow.top
+    assert (found.first_failing, found.legend, dict(found.counts)) == (slow.first_failing, (), {})
+    assert found.first_failing == bytes(decision.nodes)
+    assert (found.near_miss, found.decisive, found.if_empty) == (None, None, None)
+
+
+def test_points_of_a_few_nodes_are_those_of_all_nodes() -> None:
+    snapshot = snapshot_of(many_nodes())
+    request = decide(snapshot, pod_view(cpu="500m"), 1).request
+    for n, name in enumerate(snapshot.names[:40]):
+        snapshot.add_claim(f"uid-{n}", name, request)
+    asked = decide(snapshot, pod_view(cpu="1", memory="1Gi"), 3).request.requirements
+    score = AllocationScore(snapshot, asked, AllocationScore.weights)
+    rows = np.arange(12)
+    few, all_rows = score.parts(rows, snapshot.exists), allocation_parts(snapshot, asked)
+    for name, points in few.items():
+        assert points.tolist() == all_rows[name][rows].tolist()
 
 
 def test_a_decision_is_explained_only_while_the_snapshot_is_unchanged() -> None:
@@ -268,9 +297,9 @@ def test_zone_skew_applies_to_one_workload_and_not_to_others() -> None:
     assert decide(snapshot, replica("w1"), 0).node == "a"
 
 
-def test_the_logarithm_in_integers_is_the_logarithm() -> None:
+def test_the_logarithm_in_integers_is_the_natural_logarithm() -> None:
     for number in (2, 3, 7, 12, 1000, 5002, 50_002):
-        assert abs(log_1024ths(number) / 1024 - math.log(number)) < 2 / 1024
+        assert abs(fixed_log(number) / 2**30 - math.log(number)) < 2**-30
 
 
 @pytest.mark.parametrize("each", PIPELINE.filters, ids=lambda each: each.__name__)

@@ -147,8 +147,8 @@ async def test_quota_that_an_assumed_pod_did_not_use_wakes_pods_that_wait_for_it
     await until(lambda: harness.place("second"))
 
 
-@pytest.mark.parametrize("heard_of", ["by its reply", "by the cache"])
-def test_a_bind_that_a_quota_shows_first_is_not_counted_twice_for_long(heard_of: str) -> None:
+@pytest.mark.parametrize("shown_by", ["by its reply", "by the cache"])
+def test_a_bind_that_a_quota_shows_first_is_not_counted_twice_for_long(shown_by: str) -> None:
     """1. A is bound, and its quota counts it. 2. B is tried; A counts twice. 3. A is known to be bound."""
 
     @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
@@ -167,7 +167,7 @@ def test_a_bind_that_a_quota_shows_first_is_not_counted_twice_for_long(heard_of:
         await asyncio.sleep(1)
         await harness.cluster.create(node("node-b", zone="zone-a"))
         await until(lambda: choice_in(harness.attempts("second")[-1]).blocked_zones == ("zone-a",))
-        if heard_of == "by its reply":
+        if shown_by == "by its reply":
             harness.wire.replies_held = False
             await until(lambda: harness.place("second"))
             harness.wire.pod_watch_held = False

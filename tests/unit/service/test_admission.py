@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.kit.policies import add_label, deny
 from tests.objects import asynchronous, config_map, deployment, make_world, pod, pod_key
 
 from kedge.api.requests import WriteOptions
@@ -15,22 +16,6 @@ from kedge.keys import Key
 from kedge.server.service import AdmissionChain, AdmissionRequest, FunctionPolicy, mutations_of
 
 DEFAULT = Key("Namespace", "", "default")
-
-
-def add_label(name: str, label: str, value: str, revision: int = 0) -> FunctionPolicy:
-    def mutate(request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
-        labels = request.object["metadata"].get("labels")
-        if labels is None:
-            return [{"op": "add", "path": "/metadata/labels", "value": {label: value}}]
-        if label in labels:
-            return []
-        return [{"op": "add", "path": f"/metadata/labels/{label}", "value": value}]
-
-    return FunctionPolicy(name, kinds=["Pod", "ConfigMap"], revision=revision, mutate=mutate)
-
-
-def deny(name: str, why: str, verbs: Sequence[str] = ("create", "update")) -> FunctionPolicy:
-    return FunctionPolicy(name, kinds=["Pod", "ConfigMap"], verbs=verbs, validate=lambda _r, _i: [why])
 
 
 @asynchronous

@@ -10,7 +10,7 @@ from tests.objects import World, asynchronous, make_world, node, pod, pod_key, r
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions
-from kedge.errors import Refused, TooManyRequests
+from kedge.errors import NotFound, Refused, TooManyRequests
 from kedge.limits import Limits
 from kedge.placement.reasons import Reason
 
@@ -165,6 +165,56 @@ async def test_the_claim_of_a_pod_that_never_started_goes_with_it() -> None:
     await world.record_end(pod_key("b"), "Failed")
     await world.service.delete(pod_key("c"))  # it waits for its grace period
     assert await states(world) == {"c": "Unadmitted"}
+
+
+async def has_ledger(world: World) -> bool:
+    try:
+        await world.ledger("node-a")
+    except NotFound:
+        return False
+    return True
+
+
+@asynchronous
+async def test_the_ledger_of_a_node_that_never_existed_goes_with_its_last_claim() -> None:
+    world = await make_world()
+    for name in ("a", "b"):
+        await assigned(world, name)
+    await world.service.delete(pod_key("a"), DeleteOptions(grace_s=0))
+    assert await states(world) == {"b": "Unadmitted"}
+    await world.service.delete(pod_key("b"), DeleteOptions(grace_s=0))
+    assert not await has_ledger(world)
+    await assigned(world, "c")
+    assert await states(world) == {"c": "Unadmitted"}
+
+
+@asynchronous
+async def test_the_ledger_of_a_node_stays_while_the_node_or_a_claim_does() -> None:
+    world = await make_world()
+    made = await world.create(node())
+    await assigned(world, "a")
+    await world.record_end(pod_key("a"))
+    assert await states(world) == {}
+    await assigned(world, "b")
+    await report_start(world, "b")
+    await world.service.delete(made.key)
+    assert await states(world) == {"b": "Bound"}, "its processes may still run"
+    await world.record_end(pod_key("b"))
+    assert not await has_ledger(world)
+
+
+@asynchronous
+async def test_the_last_confirmation_for_a_removed_node_removes_its_ledger() -> None:
+    world = await make_world()
+    made = await world.create(node())
+    lost = await assigned(world, "a")
+    await report_start(world, "a")
+    await world.service.delete(pod_key("a"), DeleteOptions(grace_s=0))
+    await world.service.delete(made.key)
+    assert await states(world) == {"a": "Bound"}
+    written = await world.service.confirm_ended(node="node-a", node_uid=made.uid, pod_uid=lost.uid)
+    assert written.removed
+    assert not await has_ledger(world)
 
 
 @asynchronous

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.kit.limit_ranges import bare_pod, for_containers, limit_range
 from tests.kit.races import another_server, racing_world
-from tests.objects import World, asynchronous, make_world, pod, pod_key, resource_quota
+from tests.objects import World, asynchronous, make_world, pod_key, resource_quota
 
 from kedge.api.codec import decode_json
 from kedge.api.kinds import KINDS
@@ -18,25 +19,6 @@ from kedge.server.service import AdmissionChain, FunctionPolicy
 
 LIMIT_RANGE = Key("LimitRange", "default", "limits")
 ANNOTATION = "kubernetes.io/limit-ranger"
-
-
-def limit_range(*limits: dict[str, Any], name: str = "limits") -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "LimitRange",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"limits": list(limits)},
-    }
-
-
-def for_containers(**fields: Any) -> dict[str, Any]:
-    return {"type": "Container", **fields}
-
-
-def bare_pod(name: str = "web-0", **resources: Any) -> dict[str, Any]:
-    found = pod(name)
-    found["spec"]["containers"][0]["resources"] = resources
-    return found
 
 
 async def stored(world: World, name: str = "web-0") -> Any:

@@ -53,7 +53,7 @@ async def claimed(world: World, name: str = "a") -> tuple[str, str]:
     """The CPU of the pod's claim, and the part of it that is granted."""
     entries = (await world.ledger("node-a")).entries.values()
     entry = next(each for each in entries if each.name == name)
-    assert entry.granted is None or entry.granted != entry.requests, "a claim that is granted whole says nothing of it"
+    assert entry.granted is None or entry.granted != entry.requests, "a claim that is granted whole has no grant"
     return str(entry.requests["cpu"]), str((entry.granted or entry.requests)["cpu"])
 
 

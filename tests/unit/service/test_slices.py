@@ -33,7 +33,7 @@ class Turns:
     """How many objects the service scanned in each turn of the event loop."""
 
     def __init__(self, world: World) -> None:
-        self._scanned = world.env.metrics.counter("kedge_service_list_scanned", "")
+        self._scanned = world.env.metrics.counter("kedge_service_list_scanned_total", "")
         self.scanned: list[int] = []
 
     async def watch(self) -> None:

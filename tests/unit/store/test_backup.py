@@ -37,8 +37,9 @@ def test_a_backup_of_before_callers_is_read_and_verified(tmp_path: Path) -> None
     assert [each for part in read_backup(path) for each in part] == ENTRIES
 
 
-def test_the_digest_covers_callers() -> None:
-    plain, named = Digest(), Digest()
+def test_the_digest_covers_callers_and_their_groups() -> None:
+    plain, named, grouped = Digest(), Digest(), Digest()
     plain.add(ENTRIES)
     named.add([replace(each, origin=each.origin._replace(caller="ada")) for each in ENTRIES])
-    assert plain.total != named.total
+    grouped.add([replace(each, origin=each.origin._replace(caller="ada", groups=("people",))) for each in ENTRIES])
+    assert len({plain.total.digest, named.total.digest, grouped.total.digest}) == 3

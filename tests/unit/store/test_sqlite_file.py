@@ -69,7 +69,7 @@ def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "a.db")
     db.execute("PRAGMA user_version=99")
     db.close()
-    check_rejected(tmp_path / "a.db", "newer kedge .schema 99, this one knows 2.: upgrade kedge")
+    check_rejected(tmp_path / "a.db", "newer kedge .schema 99, this one knows 3.: upgrade kedge")
 
 
 def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
@@ -199,6 +199,7 @@ def test_a_file_of_before_callers_is_read_and_gets_them(tmp_path: Path) -> None:
     path, key = tmp_path / "a.db", Key("Thing", "ns", "new")
     store_at(path, objects=3)
     with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE versions DROP COLUMN groups")
         db.execute("ALTER TABLE versions DROP COLUMN caller")
         db.execute("PRAGMA user_version=1")
         db.execute("UPDATE facts SET value = 1 WHERE name = 'schema'")
@@ -206,15 +207,15 @@ def test_a_file_of_before_callers_is_read_and_gets_them(tmp_path: Path) -> None:
 
     async def write() -> None:
         store = await SqliteStore.open(path, env_with())
-        await store.commit([], [Put(key, b"")], origin=Origin("op", "", "ada"))
+        await store.commit([], [Put(key, b"")], origin=Origin("op", "", "ada", ("a", "b,c")))
         await store.close()
 
-    async def read() -> list[str]:
+    async def read() -> list[tuple[str, tuple[str, ...]]]:
         store = await SqliteStore.open(path, env_with())
         found = (await store.list("Thing")).entries
         await store.close()
-        return [each.origin.caller for each in found]
+        return [(each.origin.caller, each.origin.groups) for each in found]
 
     asyncio.run(write())
-    assert asyncio.run(read()) == ["", "", "", "ada"]
+    assert asyncio.run(read()) == [*[("", ())] * 3, ("ada", ("a", "b,c"))]
     assert rows_in(path, "PRAGMA user_version") == [(file.SCHEMA_VERSION,)]

@@ -23,6 +23,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
+from kedge.observe.recording.recorder import Recorder
 from kedge.placement.resources import pod_requests
 from kedge.runtime.cache import Cache, CacheChange, CacheSet
 
@@ -31,9 +32,18 @@ class Agent:
     """Runs the pods of one node. `run` it once; it works until it is cancelled, and its processes keep running."""
 
     def __init__(
-        self, client: Client, env: Env, driver: Driver, machine: Machine, api: ApiAccess | None = None
+        self,
+        client: Client,
+        env: Env,
+        driver: Driver,
+        machine: Machine,
+        api: ApiAccess | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """`api`: how processes of pods reach the API. Without it they get no token unless they declare one."""
+        """`api`: how processes of pods reach the API. Without it they get no token unless they declare one.
+
+        `recorder` gets a record of each decision about a pod.
+        """
         self._client = client
         self._env = env
         self._driver = driver
@@ -48,7 +58,7 @@ class Agent:
             clear=self._clear,
             on_contact=self._on_contact,
         )
-        self._context = WorkerContext(client, env, driver, self.node, api)
+        self._context = WorkerContext(client, env, driver, self.node, api, recorder)
         self._workers: dict[str, PodWorker] = {}
         gauge = env.metrics.gauge("kedge_agent_pods", "Pods with a worker")
         gauge.set_function(lambda: len(self._workers))

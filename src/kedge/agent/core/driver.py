@@ -43,7 +43,7 @@ class ContainerProcess:
     reason: str = ""
     """Why it ended, in one word, where the driver knows better than the exit code."""
     message: str = ""
-    """The text that the process left for its status, or why it could not run."""
+    """Why it was stopped or could not run, and the text that it left for its status."""
     since_s: float = 0.0
     """When it started or ended, on the node's monotonic clock, which agent and driver share."""
     resources: ResourceRequirements | None = None
@@ -189,8 +189,11 @@ class Driver(Protocol):
     async def keep(self, identity: Identity, for_s: float) -> None:
         """Let a process that was started with `keep_s` run for `for_s` from now."""
 
-    async def stop(self, identity: Identity, *, grace_s: float) -> None:
-        """Signal a process to end; kill it when the grace is over. Returns at once; a repeat can only shorten it."""
+    async def stop(self, identity: Identity, *, grace_s: float, cause: str = "") -> None:
+        """Signal a process to end; kill it when the grace is over. Returns at once; a repeat can only shorten it.
+
+        The first `cause` that is given begins the message of the ended process.
+        """
 
     async def processes(self) -> Sequence[ContainerProcess]:
         """Every process that was started and not forgotten, by any run of the agent."""
@@ -198,8 +201,8 @@ class Driver(Protocol):
     async def forget(self, identity: Identity) -> None:
         """Stop listing a process that has ended."""
 
-    async def probe(self, identity: Identity, probe: Probe) -> bool:
-        """Whether the process passes; False too if it does not answer in time."""
+    async def probe(self, identity: Identity, probe: Probe) -> str:
+        """Probe a process. Returns why it does not pass; empty if it passes."""
 
     async def run_hook(self, identity: Identity, hook: LifecycleHook, *, within_s: float) -> str:
         """Run a lifecycle hook beside a process. Returns why it failed; empty if it succeeded."""

@@ -51,7 +51,7 @@ class PodHooks:
         """Whether its `postStart` has not ended."""
         return identity in self._starting and identity not in self.failed
 
-    async def stop(self, identity: Identity, container: Container | None, grace_s: float) -> None:
+    async def stop(self, identity: Identity, container: Container | None, grace_s: float, cause: str = "") -> None:
         """Stop a process: with a `preStop` after that, in the background. A repeat can only shorten it."""
         hook = container.lifecycle.pre_stop if container is not None and container.lifecycle is not None else None
         deadline_s = self._env.monotonic() + grace_s
@@ -59,16 +59,17 @@ class PodHooks:
         if hook is None or grace_s <= 0:
             if running is not None:
                 running.task.cancel()
-            await self._driver.stop(identity, grace_s=grace_s)
+            await self._driver.stop(identity, grace_s=grace_s, cause=cause)
             return
         if running is None:
             name = f"preStop of {identity.pod_uid}/{identity.container}"
-            work = self._run_pre_stop(identity, hook, deadline_s)
+            work = self._run_pre_stop(identity, hook, deadline_s, cause)
             self._stopping[identity] = _Stopping(self._env.spawn(work, name=name), deadline_s)
         elif running.task.done() or deadline_s < running.deadline_s - _SOONER_S:
             running.task.cancel()
             running.deadline_s = min(running.deadline_s, deadline_s)
-            await self._driver.stop(identity, grace_s=max(0.0, running.deadline_s - self._env.monotonic()))
+            left_s = max(0.0, running.deadline_s - self._env.monotonic())
+            await self._driver.stop(identity, grace_s=left_s, cause=cause)
 
     def forget(self, identity: Identity) -> None:
         """The process has ended."""
@@ -90,14 +91,15 @@ class PodHooks:
             self._starting.pop(identity, None)
         self._on_change()
 
-    async def _run_pre_stop(self, identity: Identity, hook: LifecycleHook, deadline_s: float) -> None:
+    async def _run_pre_stop(self, identity: Identity, hook: LifecycleHook, deadline_s: float, cause: str) -> None:
         """A hook that fails or takes the whole grace does not keep the process: SIGTERM follows in any case."""
         if await self._run(identity, hook, deadline_s - self._env.monotonic()):
             self._failures.labels("preStop").inc()
         left_s = deadline_s - self._env.monotonic()
         while True:
             try:
-                await self._driver.stop(identity, grace_s=max(self._env.limits.agent_stop_s_min, left_s))
+                grace_s = max(self._env.limits.agent_stop_s_min, left_s)
+                await self._driver.stop(identity, grace_s=grace_s, cause=cause)
             except OperatingError:
                 await asyncio.sleep(self._env.limits.agent_retry_s)
             else:

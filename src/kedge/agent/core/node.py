@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from kedge.agent.core.driver import NodeCondition
 from kedge.agent.core.usage import UsageMeter
 from kedge.api.conditions import condition, is_true
@@ -19,8 +21,8 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.quantity import parse_quantity
 from kedge.api.requests import WriteOptions
-from kedge.api.timestamps import format_micro_time
-from kedge.api.views import NodeView
+from kedge.api.timestamps import format_micro_time, format_time
+from kedge.api.views import NodeSystemInfo, NodeView
 from kedge.api.wellknown import AGENT_CERTIFICATE, HOSTNAME_LABEL, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, USAGE
 from kedge.backoff import jittered
 from kedge.client.contract import Client
@@ -31,6 +33,7 @@ from kedge.runtime.cache import CacheChange, CacheSet
 from kedge.runtime.status import plan_status
 
 _UNRECORDED = WriteOptions(recorded=False)
+_NO_INFO = NodeSystemInfo()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,8 @@ class Machine:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
     boot_id: str = ""
+    system: NodeSystemInfo = _NO_INFO
+    """Its hardware and software; the identity of the boot is in `boot_id`."""
     addresses: tuple[str, ...] = ()
     conditions: tuple[NodeCondition, ...] = ()
     """Its abilities and inabilities, for people and for `kubectl describe node`."""
@@ -136,21 +141,29 @@ class NodeRegistration:
             return None  # perhaps our own create: read again
 
     def _status(self) -> dict[str, Any]:
-        machine = self._machine
+        machine, info = self._machine, self._node_info()
+        # Times are written with a condition that changes, never for their own sake: the lease is the heartbeat.
+        now = format_time(self._env.now())
+        times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
         return {
             "capacity": dict(machine.capacity),
             "allocatable": dict(machine.capacity),
             "conditions": [
-                condition("Ready", status=True, reason="AgentReady", message="the agent is running"),
+                condition("Ready", status=True, reason="AgentReady", message="the agent is running") | times,
                 *(
-                    condition(each.type, status=each.status, reason=each.reason, message=each.message)
+                    condition(each.type, status=each.status, reason=each.reason, message=each.message) | times
                     for each in machine.conditions
                 ),
             ],
             "addresses": [{"type": "InternalIP", "address": each} for each in machine.addresses],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": machine.endpoint_port}},
-            "nodeInfo": {"bootID": machine.boot_id, "kubeletVersion": "kedge"},
+            # Every field is written, the empty ones too: typed clients require all of them.
+            "nodeInfo": {each.encode_name: getattr(info, each.name) for each in msgspec.structs.fields(info)},
         }
+
+    def _node_info(self) -> NodeSystemInfo:
+        machine = self._machine
+        return msgspec.structs.replace(machine.system, boot_id=machine.boot_id, kubelet_version="kedge")
 
     async def _write_endpoint(self, node: Object) -> None:
         """Write where API servers find this run of the agent: another run had another port and certificate."""
@@ -171,7 +184,7 @@ class NodeRegistration:
         reported = self._status()
         shown = {(each.type, each.status == "True", each.message) for each in view.status.conditions}
         same = all((each.type, each.status, each.message) in shown for each in self._machine.conditions)
-        same = same and view.status.node_info.boot_id == self._machine.boot_id
+        same = same and view.status.node_info == self._node_info()
         if same and is_true(view.status.conditions, "Ready"):
             return
         reported.pop("allocatable")  # an administrator may have reserved a part of it

@@ -26,7 +26,10 @@ class Health:
 
     started: bool = True
     ready: bool = True
-    alive: bool = True
+    sick: str = ""
+    """Why the process is killed: its liveness or startup probe failed, or its `postStart`. Empty while it is alive."""
+    unready: str = ""
+    """The latest failure of its readiness probe."""
 
 
 HEALTHY = Health()
@@ -57,6 +60,8 @@ class Stop:
     process: ContainerProcess
     grace_s: float
     why: str
+    cause: str = ""
+    """The failure of the container itself that requires the stop; its status shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,7 @@ class ContainerStage(StrEnum):
     PAUSE = "pause"
     RUNNING = "running"
     SICK = "sick"
-    """It runs, and its liveness or startup probe has failed."""
+    """It runs, and its liveness or startup probe has failed, or its `postStart`."""
     DONE = "done"
     FAILED = "failed"
 
@@ -212,8 +217,8 @@ def _container_state(
         return _ContainerState(ContainerStage.START, reported.restart_count + 1)
     attempt = process.identity.attempt
     if process.running:
-        healthy = observation.health.get(container.name, HEALTHY).alive
-        return _ContainerState(ContainerStage.RUNNING if healthy else ContainerStage.SICK, attempt)
+        sick = observation.health.get(container.name, HEALTHY).sick
+        return _ContainerState(ContainerStage.SICK if sick else ContainerStage.RUNNING, attempt)
     if is_replaced(container, process):
         return _ContainerState(ContainerStage.START, attempt + 1)
     if not _restarts(policy, process.exit_code):
@@ -269,7 +274,8 @@ class _Acts:
             health = self.observation.health.get(container.name, HEALTHY)
             probe = container.liveness_probe if health.started else container.startup_probe
             own_s = probe.termination_grace_period_seconds if probe is not None else None
-            self.stops.append(Stop(process, _grace_s(self.pod) if own_s is None else float(own_s), "a probe failed"))
+            grace_s = _grace_s(self.pod) if own_s is None else float(own_s)
+            self.stops.append(Stop(process, grace_s, "a probe failed", f"{health.sick}; the container was killed"))
         return state.stage
 
     def plan(self) -> PodPlan:

@@ -15,12 +15,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-import msgspec
-
 from kedge.agent.core.config import container_setup
 from kedge.agent.core.driver import CannotStart, ContainerProcess, ContainerSetup, Identity, PullFailed
 from kedge.agent.core.hooks import PodHooks
 from kedge.agent.core.plan import HEALTHY, Ending, Health, PodObservation, PodPlan, Start, latest, plan_pod
+from kedge.agent.core.pod_records import bind_revision
 from kedge.agent.core.probes import Prober, has_probes
 from kedge.agent.core.resize import NO_RESIZE, PodResizer, ResizeStage, Verdict, needs_decision, plan_resize
 from kedge.agent.core.status import dropped_conditions, pod_status
@@ -28,9 +27,8 @@ from kedge.agent.core.volume_refresh import VolumeRefresh
 from kedge.agent.core.worker_context import WorkerContext
 from kedge.api.holds import active_hold, next_hold_end
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions
 from kedge.api.views import Container, PodView
-from kedge.api.wellknown import AT_MOST_ONE, BIND_ANNOTATION, NODE_KIND
+from kedge.api.wellknown import AT_MOST_ONE, BIND_ANNOTATION, NODE_ALLOCATION_KIND
 from kedge.backoff import Backoff
 from kedge.errors import Conflict, NotFound, OperatingError, Unavailable
 from kedge.keys import Key, Revision
@@ -89,6 +87,7 @@ class PodWorker:
         """Why the resize could not be applied."""
         self._resize_rejection: Rejection | None = None
         self._on_done = on_done
+        self._records = context.records.of_pod(uid, key, lambda: context.node.uid)
         self._task = self._env.spawn(self._run(), name=f"pod {key.namespace}/{key.name}")
 
     def update(self, found: Object | None) -> None:
@@ -119,10 +118,13 @@ class PodWorker:
         while True:
             self._wake.clear()
             pause_s: float | None
+            self._records.begin(failures + 1)
             try:
                 done, pause_s = await self._sync()
                 failures = 0
-            except OperatingError:
+                self._records.end()
+            except OperatingError as error:
+                self._records.end(error)
                 done, failures = False, failures + 1
                 self._context.retries.inc()
                 pause_s = backoff.pause_s(failures, self._env.random)
@@ -144,9 +146,10 @@ class PodWorker:
         await self._check_resize(pod, processes)
         observation = self._observe(pod, processes)
         plan = plan_pod(observation, self._env.limits)
+        self._records.planned(observation, plan)
         for stop in plan.stop:
             container = None if pod is None else _container_of(pod, stop.process.identity.container)
-            await self._hooks.stop(stop.process.identity, container, stop.grace_s)
+            await self._hooks.stop(stop.process.identity, container, stop.grace_s, stop.cause)
         if plan.ending is Ending.CONFIRM:
             await self._confirm(processes)
             if pod is None:
@@ -185,6 +188,7 @@ class PodWorker:
         await self._check_resize(pod, processes)
         observation = self._observe(pod, processes)
         plan = plan_pod(observation, self._env.limits)
+        self._records.planned(observation, plan)
         await self._write_status(observation, plan)
         if plan.start:
             raise Unavailable(f"{self.key} could not be started yet: the agent tries again", key=self.key)
@@ -206,8 +210,9 @@ class PodWorker:
                 self._hooks.forget(identity)
             elif identity in self._hooks.failed or self._hooks.is_starting(identity):
                 known = health.get(identity.container, HEALTHY)
-                alive = known.alive and identity not in self._hooks.failed
-                health[identity.container] = replace(known, started=False, alive=alive)
+                failed = self._hooks.failed.get(identity)
+                sick = known.sick if failed is None else f"postStart hook failed: {failed}"
+                health[identity.container] = replace(known, started=False, sick=sick)
         return PodObservation(
             pod=pod,
             processes=processes,
@@ -256,6 +261,7 @@ class PodWorker:
             try:
                 await self._driver.pull(start.container.image)
             except PullFailed:
+                self._records.act("refuse", name, "ImagePullBackOff: its image cannot be pulled", start.attempt)
                 self._waiting[name] = {"reason": "ImagePullBackOff"}
                 continue
             if self._waiting.get(name, {}).get("reason") == "ImagePullBackOff":
@@ -268,6 +274,7 @@ class PodWorker:
                 await self._start(pod, start, setup, node_uid)
                 self._waiting.pop(name, None)
             except CannotStart as error:
+                self._records.act("refuse", name, f"{error.waiting}: {error.message}", start.attempt)
                 self._waiting[name] = {"reason": error.waiting, "message": error.message}
 
     async def _may_start(self) -> str:
@@ -331,12 +338,13 @@ class PodWorker:
         return False
 
     async def _start(self, pod: PodView, start: Start, setup: ContainerSetup, node_uid: str) -> None:
-        bound_at = _bind_revision(pod, self._context.node.name)
+        bound_at = bind_revision(pod, self._context.node.name)
         identity = Identity(self.uid, start.container.name, start.attempt, bound_at, node_uid)
         keep_s = self._context.node.keep_s() if is_at_most_one(pod) else None
         if keep_s is not None and keep_s <= 0:
             return  # too long without contact to start a process that must not run twice
         await self._driver.start(identity, pod, start.container, setup, keep_s=keep_s)
+        self._records.act("restart" if start.attempt else "start", start.container.name, attempt=start.attempt)
         self._hooks.started(identity, start.container)
         self._context.starts.labels("restart" if start.attempt else "first").inc()
         for old in await self._context.of_pod(self.uid):
@@ -383,6 +391,7 @@ class PodWorker:
             plan,
             now=now,
             address=self._driver.address(self.uid),
+            node_address=self._context.node.address,
             waiting=self._waiting,
             resize_failed=self._resize_failed,
         )
@@ -399,7 +408,8 @@ class PodWorker:
             return
         patch["metadata"]["uid"] = self.uid
         try:
-            self._last_written = (await self._context.client.patch(self.key, patch, subresource="status")).object
+            sent = self._context.client.patch(self.key, patch, subresource="status", options=self._records.options)
+            self._last_written = (await self._records.call("patch", self.key, patch, sent)).object
             self._last_written_s = self._env.monotonic()
             self._note(self._last_written)
         except Conflict:
@@ -421,7 +431,8 @@ class PodWorker:
     async def _remove(self) -> None:
         """The pod's end is in its status: remove the object."""
         with suppress(NotFound, Conflict):
-            written = await self._context.client.delete(self.key, DeleteOptions(uid=self.uid, grace_s=0))
+            sent = self._context.client.delete(self.key, self._records.delete_options())
+            written = await self._records.call("delete", self.key, {"uid": self.uid}, sent)
             if not written.removed:
                 self._note(written.object)  # finalizers keep it; its end is recorded
 
@@ -430,7 +441,11 @@ class PodWorker:
         context = self._context
         if context.node.uid and not self._over:
             with suppress(NotFound, Conflict):  # no ledger, or that of another incarnation: no claim of ours is in it
-                await context.client.confirm_ended(node=context.node.name, node_uid=context.node.uid, pod_uid=self.uid)
+                node, ended = context.node, {"nodeUid": context.node.uid, "podUid": self.uid}
+                sent = context.client.confirm_ended(
+                    node=node.name, node_uid=node.uid, pod_uid=self.uid, options=self._records.options
+                )
+                await self._records.call("confirm ended", Key(NODE_ALLOCATION_KIND, "", node.name), ended, sent)
         for process in processes:
             await self._driver.forget(process.identity)
 
@@ -442,17 +457,3 @@ def _container_of(pod: PodView, name: str) -> Container | None:
 
 def is_at_most_one(pod: PodView) -> bool:
     return pod.metadata.annotations.get(AT_MOST_ONE) == "true"
-
-
-class _BindRecord(msgspec.Struct):
-    proved_on: dict[str, int] = msgspec.field(name="provedOn", default_factory=dict)
-
-
-def _bind_revision(pod: PodView, node: str) -> Revision:
-    """The node's revision that the bind proved; 0 for a pod that was never bound by a scheduler."""
-    text = pod.metadata.annotations.get(BIND_ANNOTATION, "")
-    if not text:
-        return 0
-    with suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(text, type=_BindRecord).proved_on.get(str(Key(NODE_KIND, "", node)), 0)
-    return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from kedge.agent.core.driver import Driver, Identity
 from kedge.agent.core.plan import HEALTHY, Health
@@ -44,43 +45,57 @@ class Prober:
             self._set_health(started=True)
         following = []
         if container.liveness_probe is not None:
-            following.append(self._follow(container.liveness_probe, "alive", verdict=True))
+            following.append(self._follow(container.liveness_probe, self._set_alive, verdict=True))
         if container.readiness_probe is not None:
-            following.append(self._follow(container.readiness_probe, "ready", verdict=False))
+            following.append(self._follow(container.readiness_probe, self._set_ready, verdict=False))
         await asyncio.gather(*following)
 
     async def _until_started(self, probe: Probe) -> bool:
         await asyncio.sleep(probe.initial_delay_seconds)
         failures = 0
         while True:
-            if await self._probe(probe):
+            problem = await self._probe(probe)
+            if not problem:
                 return True
             failures += 1
             if failures >= max(1, probe.failure_threshold):
-                self._set_health(alive=False)
+                self._set_health(sick=f"Startup probe failed: {problem}")
                 return False
             await asyncio.sleep(max(1, probe.period_seconds))
 
-    async def _follow(self, probe: Probe, field: str, *, verdict: bool) -> None:
+    async def _follow(self, probe: Probe, report: Callable[[str], None], *, verdict: bool) -> None:
+        """Report a new verdict, and the latest failure of every threshold of failures in a row."""
         await asyncio.sleep(probe.initial_delay_seconds)
-        against = 0
+        passed = failed = 0
         while True:
-            answer = await self._probe(probe)
-            against = against + 1 if answer is not verdict else 0
-            needed = probe.failure_threshold if verdict else probe.success_threshold
-            if against >= max(1, needed):
-                verdict, against = answer, 0
-                self._set_health(**{field: verdict})
+            problem = await self._probe(probe)
+            passed, failed = (0, failed + 1) if problem else (passed + 1, 0)
+            if failed >= max(1, probe.failure_threshold):
+                verdict, failed = False, 0
+                report(problem)
+            elif passed >= max(1, probe.success_threshold) and not verdict:
+                verdict = True
+                report("")
             await asyncio.sleep(max(1, probe.period_seconds))
 
-    async def _probe(self, probe: Probe) -> bool:
+    async def _probe(self, probe: Probe) -> str:
+        """Why the process does not pass; empty if it does."""
+        timeout_s = max(1, probe.timeout_seconds)
         try:
-            async with asyncio.timeout(max(1, probe.timeout_seconds)):
+            async with asyncio.timeout(timeout_s):
                 return await self._driver.probe(self._identity, probe)
-        except (TimeoutError, OperatingError):
-            return False
+        except TimeoutError:
+            return f"no answer within {timeout_s} s"
+        except OperatingError as error:
+            return str(error)
 
-    def _set_health(self, **found: bool) -> None:
+    def _set_alive(self, problem: str) -> None:
+        self._set_health(sick=problem and f"Liveness probe failed: {problem}")
+
+    def _set_ready(self, problem: str) -> None:
+        self._set_health(ready=not problem, unready=problem and f"Readiness probe failed: {problem}")
+
+    def _set_health(self, **found: Any) -> None:
         health: Health = replace(self.health, **found)
         if health != self.health:
             self.health = health

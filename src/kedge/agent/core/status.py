@@ -27,6 +27,7 @@ from kedge.api.conditions import condition
 from kedge.api.holds import hold_conditions
 from kedge.api.quantity import Quantity
 from kedge.api.timestamps import format_time
+from kedge.api.validation.resize import qos_class
 from kedge.api.views import (
     Container,
     ContainerState,
@@ -45,11 +46,12 @@ def pod_status(
     *,
     now: datetime,
     address: str,
+    node_address: str,
     waiting: Mapping[str, Mapping[str, str]],
     resize_failed: str = "",
 ) -> dict[str, Any]:
     """The status of a pod; its final status, if the plan ends it. `waiting` is by container."""
-    shown = {**waiting, **{name: _backoff(pod, name, pause_s) for name, pause_s in plan.paused}}
+    shown = {**waiting, **{name: _backoff(observation, pod, name, pause_s) for name, pause_s in plan.paused}}
     main = [_container_status(pod, observation, each, shown) for each in pod.spec.containers]
     init = [_container_status(pod, observation, each, shown) for each in pod.spec.init_containers]
     phase = _phase(pod, plan, main)
@@ -59,7 +61,7 @@ def pod_status(
     prepared = not unprepared or phase == "Succeeded"
     unready = [each["name"] for each in main if not each["ready"]]
     reason = _unready_reason(phase, ready=ready)
-    about_ready = f"containers with unready status: [{' '.join(unready)}]" if reason == "ContainersNotReady" else ""
+    about_ready = _about_unready(observation, unready) if reason == "ContainersNotReady" else ""
     about_init = "" if prepared else f"containers with incomplete status: [{' '.join(unprepared)}]"
     status: dict[str, Any] = {
         "phase": phase,
@@ -78,12 +80,18 @@ def pod_status(
             *_resize_conditions(pod, observation.resize, resize_failed),
         ],
         "containerStatuses": main,
+        "qosClass": pod.status.qos_class or qos_class(pod.spec),
     }
     if init:
         status["initContainerStatuses"] = init
+    if observation.rejection is not None and not observation.processes:
+        # Nothing was created or will be: a waiting container would be shown in place of the rejection.
+        status |= {"containerStatuses": None, "initContainerStatuses": None}
     status |= _resources_of_pod(pod, observation.resize)
     if address:
-        status |= {"podIP": address, "podIPs": [{"ip": address}], "hostIP": address}
+        status |= {"podIP": address, "podIPs": [{"ip": address}]}
+    if node_address:
+        status |= {"hostIP": node_address, "hostIPs": [{"ip": node_address}]}
     if plan.failed:
         status["reason"] = plan.failed
     if plan.message:
@@ -130,14 +138,28 @@ def _amounts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
+def _about_unready(observation: PodObservation, unready: Sequence[str]) -> str:
+    """The unready containers, and the failed probe of each that has one."""
+    parts = [f"containers with unready status: [{' '.join(unready)}]"]
+    for name in unready:
+        process = latest(observation.processes, name)
+        health = observation.health.get(name, HEALTHY)
+        if process is not None and process.running and (problem := health.sick or health.unready):
+            parts.append(f"{name}: {problem}")
+    return "; ".join(parts)
+
+
 def _unready_reason(phase: str, *, ready: bool) -> str:
     if ready:
         return ""
     return {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "ContainersNotReady")
 
 
-def _backoff(pod: PodView, container: str, pause_s: float) -> dict[str, str]:
-    about = f"container={container} pod={pod.name}_{pod.namespace}({pod.uid})"
+def _backoff(observation: PodObservation, pod: PodView, container: str, pause_s: float) -> dict[str, str]:
+    """The waiting state of a container that is restarted later, with the first line on the end of its last process."""
+    last = latest(observation.processes, container)
+    cause = f": {last.message.strip().splitlines()[0]}" if last is not None and last.message.strip() else ""
+    about = f"container={container} pod={pod.name}_{pod.namespace}({pod.uid}){cause}"
     return {"reason": BACKOFF, "message": f"back-off {pause_s:.0f}s restarting failed {about}"}
 
 

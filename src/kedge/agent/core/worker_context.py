@@ -9,12 +9,14 @@ from kedge.agent.core.account_tokens import ROOT_AUTHORITY, AccountTokens, ApiAc
 from kedge.agent.core.config import Surroundings, references
 from kedge.agent.core.driver import ContainerProcess, Driver
 from kedge.agent.core.node import NodeRegistration
+from kedge.agent.core.pod_records import AgentRecords
 from kedge.api.views import NodeAllocationView, NodeView, PodView
 from kedge.api.wellknown import CONFIG_MAP_KIND, NODE_ALLOCATION_KIND, NODE_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Unavailable
 from kedge.keys import Key
+from kedge.observe.recording.recorder import Recorder
 from kedge.placement.ledger import ClaimState, Ledger, ledger_of
 
 
@@ -22,9 +24,16 @@ class WorkerContext:
     """The means that the workers of one node share."""
 
     def __init__(
-        self, client: Client, env: Env, driver: Driver, node: NodeRegistration, api: ApiAccess | None = None
+        self,
+        client: Client,
+        env: Env,
+        driver: Driver,
+        node: NodeRegistration,
+        api: ApiAccess | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.client = client
+        self.records = AgentRecords(env, recorder, node.name)
         self.tokens = AccountTokens(client, env, api)
         self._api = api
         self.env = env

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -29,21 +28,21 @@ from kedge.agent.core.driver import (
 )
 from kedge.agent.process.channel import KeeperChannel, MissingOperation, may_hold_processes
 from kedge.agent.process.exec import ExecProcess
-from kedge.agent.process.grpc_health import is_serving
 from kedge.agent.process.keeper_client import clock_s
 from kedge.agent.process.log_files import log_path, marks_path
 from kedge.agent.process.logs import NodeLogs
+from kedge.agent.process.port_probes import probe_port
 from kedge.agent.process.record_files import ANY, port_conflict
 from kedge.agent.process.services import ServiceProxies
 from kedge.agent.process.volumes import make_volumes, remove_folder, unmount_volumes, update_files
-from kedge.api.views import Container, HTTPGetAction, LifecycleHook, PodView, Probe, ResourceRequirements
+from kedge.api.views import Container, LifecycleHook, PodView, Probe, ResourceRequirements
 from kedge.api.views.schema import dec_hook
 from kedge.errors import NotFound, OutcomeUnknown, Unavailable
 from kedge.limits import Limits
 
 _MESSAGE_PATH = "/dev/termination-log"
 _MESSAGE_VARIABLE = "KEDGE_TERMINATION_LOG"
-"""The path of the termination message: the default path is in a folder of the machine that pods must not share."""
+"""The path of the file with the termination message, for a machine on which it cannot be mounted."""
 _SHUTDOWN_S = 10.0
 """A killed process is gone in milliseconds; a machine may be busy."""
 _SHUTDOWNS = 3
@@ -107,8 +106,7 @@ class ProcessDriver:
         message = _made(folder / "messages") / f"{container.name}-{identity.attempt}"
         message.touch()
         variables[_MESSAGE_VARIABLE] = str(message)
-        if container.termination_message_path not in ("", _MESSAGE_PATH):
-            binds.append((str(message), container.termination_message_path, False))
+        binds.append((str(message), container.termination_message_path or _MESSAGE_PATH, False))
         record = {
             "id": record_id(identity),
             "identity": list(identity),
@@ -147,8 +145,8 @@ class ProcessDriver:
     async def keep(self, identity: Identity, for_s: float) -> None:
         await self._call_again("keep", process=record_id(identity), until_s=clock_s() + for_s)
 
-    async def stop(self, identity: Identity, *, grace_s: float) -> None:
-        await self._call_again("stop", process=record_id(identity), grace_s=grace_s)
+    async def stop(self, identity: Identity, *, grace_s: float, cause: str = "") -> None:
+        await self._call_again("stop", process=record_id(identity), grace_s=grace_s, cause=cause)
 
     async def processes(self) -> Sequence[ContainerProcess]:
         return tuple(_process(each) for each in await self._records())
@@ -251,36 +249,26 @@ class ProcessDriver:
                 )
             except Unavailable as error:
                 return str(error)
-            return "" if code == 0 else f"{argv} ended with exit code {code}"
+            return "" if code == 0 else f"the command ended with exit code {code}"
         probe = Probe(http_get=hook.http_get, tcp_socket=hook.tcp_socket)
-        return "" if await self.probe(identity, probe) else "it was not answered"
+        return await self.probe(identity, probe)
 
-    async def probe(self, identity: Identity, probe: Probe) -> bool:
+    async def probe(self, identity: Identity, probe: Probe) -> str:
         if probe.exec is not None:
             timeout_s = float(max(1, probe.timeout_seconds))
             argv = list(probe.exec.command)
             try:
                 code = await self._channel.call("run", process=record_id(identity), argv=argv, timeout_s=timeout_s)
-            except Unavailable:  # it does not run
-                return False
-            return bool(code == 0)
+            except Unavailable as error:  # it does not run
+                return str(error)
+            return "" if code == 0 else f"the command ended with exit code {code}"
         record = await self._record(identity)
         if record is None or record["ended"]:
-            return False
+            return "the process does not run"
         try:
-            if probe.http_get is not None:
-                host = probe.http_get.host or record["address"]
-                return await _answers_http(host, _port(probe.http_get.port, record), probe.http_get)
-            if probe.tcp_socket is not None:
-                host = probe.tcp_socket.host or record["address"]
-                _, writer = await asyncio.open_connection(host, _port(probe.tcp_socket.port, record))
-                writer.close()
-                return True
-            if probe.grpc is not None:
-                return await is_serving(record["address"], probe.grpc.port, probe.grpc.service)
-        except (OSError, ValueError):
-            return False
-        return True
+            return await probe_port(probe, record)
+        except (OSError, ValueError) as error:
+            return str(error)
 
     # -- the keeper --------------------------------------------------------------------------------
 
@@ -392,34 +380,6 @@ def _made(folder: Path) -> Path:
     except OSError as error:
         raise Unavailable(f"{folder} cannot be made: {error}: free the disk, or make it writable") from error
     return folder
-
-
-def _port(port: int | str, record: Mapping[str, Any]) -> int:
-    if isinstance(port, int) or port.isdigit():
-        return int(port)
-    found = record["ports"].get(port)
-    if found is None:
-        raise ValueError(f"the container has no port named {port}: name one of its ports, or give a number")
-    return int(found)
-
-
-async def _answers_http(host: str, port: int, asked: HTTPGetAction) -> bool:
-    secure = None
-    if asked.scheme.upper() == "HTTPS":  # as in Kubernetes, the certificate is not verified
-        secure = ssl.create_default_context()
-        secure.check_hostname, secure.verify_mode = False, ssl.CERT_NONE
-    reader, writer = await asyncio.open_connection(host, port, ssl=secure)
-    headers = {"Host": host, "User-Agent": "kube-probe", "Connection": "close"}
-    headers |= {each.name: each.value for each in asked.http_headers}
-    if any(character in text for text in (asked.path, *headers, *headers.values()) for character in "\r\n"):
-        raise ValueError("a probe's path or header contains a line break")
-    lines = [f"GET {asked.path or '/'} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    try:
-        writer.write("\r\n".join(lines).encode())
-        words = (await reader.readline()).split()
-        return len(words) >= 2 and words[1].isdigit() and 200 <= int(words[1]) < 400
-    finally:
-        writer.close()
 
 
 def node_conditions(abilities: Mapping[str, bool]) -> tuple[NodeCondition, ...]:

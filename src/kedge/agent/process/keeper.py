@@ -200,7 +200,7 @@ class ProcessKeeper:
             case "start":
                 return self._start(request["record"], request["keep_until_s"])
             case "stop":
-                return self._stop(request["process"], float(request["grace_s"]))
+                return self._stop(request["process"], float(request["grace_s"]), request.get("cause", ""))
             case "resize":
                 return self._resize(request["process"], request["limits"], request["resources"])
             case "keep":
@@ -270,7 +270,7 @@ class ProcessKeeper:
         scratch.mkdir(exist_ok=True, mode=0o700)
         return proc_table.Confinement(tuple(record["cgroups"]), binds, str(scratch))
 
-    def _stop(self, process: str, grace_s: float) -> bool:
+    def _stop(self, process: str, grace_s: float, cause: str = "") -> bool:
         record = self._records.get(process)
         if record is None or record["ended"]:
             return False
@@ -278,7 +278,7 @@ class ProcessKeeper:
         if record["kill_at_s"] is None:
             self._signal(record, signal.SIGTERM)
         if record["kill_at_s"] is None or deadline_s < record["kill_at_s"]:
-            record["kill_at_s"] = deadline_s
+            record["kill_at_s"], record["cause"] = deadline_s, record.get("cause") or cause
             self._files.save(record)
         return True
 

@@ -72,7 +72,10 @@ def first_byte(descriptor: int) -> int:
 
 
 def read_message(record: Mapping[str, Any], *, failed: bool) -> str:
-    """The text that a process left in its termination file; of one that failed, by its policy, the end of its log."""
+    """The cause of its stop, and the text that a process left in its termination file.
+
+    The end of its log, by its policy, if it failed.
+    """
     path, policy = record.get("termination", ("", ""))
     text = b""
     with suppress(OSError):
@@ -84,7 +87,8 @@ def read_message(record: Mapping[str, Any], *, failed: bool) -> str:
                 file.seek(max(first_byte(file.fileno()), file.seek(0, os.SEEK_END) - LOG_MESSAGE_BYTES_MAX))
                 text = file.read(LOG_MESSAGE_BYTES_MAX)
                 text = b"".join(text.splitlines(keepends=True)[-LOG_MESSAGE_LINES_MAX:])
-    return text.decode(errors="replace").replace("\0", "")
+    left = text.decode(errors="replace").replace("\0", "")
+    return "\n".join(each for each in (record.get("cause", ""), left) if each)
 
 
 class LogFile:

@@ -126,7 +126,10 @@ def _new_root(scratch: str) -> None:
 def _bind_entries(source: str, names: Sequence[str], target: str) -> None:
     for name in names:
         old, new = os.path.join(source, name), os.path.join(target, name)  # noqa: PTH118
-        mode = os.lstat(old).st_mode
+        try:
+            mode = os.lstat(old).st_mode
+        except FileNotFoundError:
+            continue  # removed since the folder was listed, as devices may be
         if stat.S_ISLNK(mode):
             Path(new).symlink_to(os.readlink(old))  # noqa: PTH115
             continue

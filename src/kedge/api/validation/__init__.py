@@ -35,6 +35,7 @@ from kedge.api.wellknown import (
     NODE_KIND,
     POD_KIND,
     PRIORITY_CLASS_KIND,
+    RECORDING_WINDOW_KIND,
     REPLICA_SET_KIND,
     RESERVATION_KIND,
     RESOURCE_QUOTA_KIND,
@@ -90,6 +91,7 @@ _RULES: dict[str, Callable[[ErrorList, Any], None]] = {
     SCHEDULING_POLICY_KIND: kedge_dev.check_scheduling_policy,
     ZONE_QUOTA_KIND: kedge_dev.check_zone_quota,
     ROLLOUT_KIND: kedge_dev.check_rollout,
+    RECORDING_WINDOW_KIND: kedge_dev.check_recording_window,
 }
 _SCHEMAS: dict[str, type[View]] = {
     CONFIG_MAP_KIND: core.ConfigMapSchema,

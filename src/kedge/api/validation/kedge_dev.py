@@ -9,7 +9,16 @@ from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_conditions, check_selector
 from kedge.api.validation.pods import PROTOCOLS, check_template, check_unique_names
 from kedge.api.validation.resources import check_amounts
-from kedge.api.views import NodeAllocationView, ReservationView, RolloutView, SchedulingPolicyView, Scope, ZoneQuotaView
+from kedge.api.views import (
+    NodeAllocationView,
+    RecordingWindowView,
+    ReservationView,
+    RolloutView,
+    SchedulingPolicyView,
+    Scope,
+    ZoneQuotaView,
+)
+from kedge.api.views.kedge_dev import RolloutBurn
 from kedge.api.wellknown import KEDGE_API_VERSION
 
 SCORE_WEIGHT_MAX = 100
@@ -150,12 +159,22 @@ def check_rollout(errors: ErrorList, rollout: RolloutView) -> None:
     errors.at_least("spec.gates.sampleAgeSecondsMax", spec.gates.sample_age_seconds_max, 1)
     errors.between("spec.gates.readyPercentMin", spec.gates.ready_percent_min, 0, 100)
     errors.at_least("spec.gates.pendingIncreaseMax", spec.gates.pending_increase_max, 0)
+    if spec.gates.burn is not None:
+        _check_burn(errors, spec.gates.burn)
     errors.at_least("spec.progressDeadlineSeconds", spec.progress_deadline_seconds, 1)
     errors.one_of("spec.onRegression", spec.on_regression, ("Pause", "RollBack"))
     if status.phase:
         errors.one_of("status.phase", status.phase, _ROLLOUT_PHASES)
     errors.between("status.stage", status.stage, 0, len(spec.stages))
     check_conditions(errors, status.conditions)
+
+
+def _check_burn(errors: ErrorList, burn: RolloutBurn) -> None:
+    errors.one_of("spec.gates.burn.slo", burn.slo, ("TimeToBound", "TimeToReady"))
+    errors.at_least("spec.gates.burn.withinSeconds", burn.within_seconds, 1)
+    errors.between("spec.gates.burn.objectivePercent", burn.objective_percent, 1, 99)
+    errors.at_least("spec.gates.burn.rateMax", burn.rate_max, 1)
+    errors.between("spec.gates.burn.windowSeconds", burn.window_seconds, 60, 86_400)
 
 
 def _check_change(errors: ErrorList, rollout: RolloutView) -> None:
@@ -176,3 +195,21 @@ def _check_change(errors: ErrorList, rollout: RolloutView) -> None:
         _check_settings(errors, spec.policy.max_zone_skew, spec.policy.weights, "spec.policy")
     if spec.template is not None:
         check_template(errors, spec.template)
+
+
+# -- RecordingWindow -------------------------------------------------------------------------------
+
+
+def check_recording_window(errors: ErrorList, window: RecordingWindowView) -> None:
+    if window.spec.until is None:
+        errors.required("spec.until", "a window that never ends would keep every decision")
+    for index, tenant in enumerate(window.spec.tenants):
+        errors.name(f"spec.tenants[{index}]", tenant, label_problem(tenant))
+    for index, each in enumerate(window.spec.objects):
+        path = f"spec.objects[{index}]"
+        if not each.kind:
+            errors.required(f"{path}.kind")
+        if not each.name:
+            errors.required(f"{path}.name")
+        if each.namespace:
+            errors.name(f"{path}.namespace", each.namespace, label_problem(each.namespace))

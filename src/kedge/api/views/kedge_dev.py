@@ -200,6 +200,18 @@ class RolloutStage(ApiStruct, frozen=True):
     """How long the gates must pass before the next stage."""
 
 
+class RolloutBurn(ApiStruct, frozen=True):
+    """An objective for the pods with the change, and the burn rate of its error budget that is allowed."""
+
+    slo: str = "TimeToReady"
+    """Or `TimeToBound`: the stage that a pod must reach in time."""
+    within_seconds: Int32 = 120
+    objective_percent: Int32 = 99
+    """The share of pods that must reach it in time."""
+    rate_max: Int32 = 1
+    window_seconds: Int32 = 3600
+
+
 class RolloutGates(ApiStruct, frozen=True):
     """Conditions, on fresh data, for leaving a stage. Without data the rollout waits."""
 
@@ -208,6 +220,7 @@ class RolloutGates(ApiStruct, frozen=True):
     ready_percent_min: Int32 = 100
     pending_increase_max: Int32 = 0
     """How many more pending pods, by reason, than before the change count as a regression."""
+    burn: RolloutBurn | None = None
 
 
 class RolloutSpec(ApiStruct, frozen=True):
@@ -271,3 +284,29 @@ class RolloutStatus(ApiStruct, frozen=True):
 class RolloutView(View, frozen=True):
     spec: RolloutSpec = RolloutSpec()
     status: RolloutStatus = RolloutStatus()
+
+
+# -- RecordingWindow: a time in which more decisions are kept --------------------------------------
+
+
+class RecordedObject(ApiStruct, frozen=True):
+    """An object, and what it owns: objects of its namespace whose names begin with its name and a dash."""
+
+    kind: str = ""
+    namespace: str = ""
+    """Empty for an object that belongs to no namespace."""
+    name: str = ""
+
+
+class RecordingWindowSpec(ApiStruct, frozen=True):
+    """Decisions that a window keeps: about these tenants or objects, or all of them if it names none."""
+
+    until: Time | None = None
+    tenants: tuple[str, ...] = ()
+    """Namespaces."""
+    objects: tuple[RecordedObject, ...] = ()
+    reason: str = ""
+
+
+class RecordingWindowView(View, frozen=True):
+    spec: RecordingWindowSpec = RecordingWindowSpec()

@@ -99,6 +99,12 @@ class ProjectedVolume(ApiStruct, frozen=True):
     default_mode: Int32 | None = None
 
 
+class ImageVolume(ApiStruct, frozen=True):
+    """Only scheduling reads it: agents have no images to mount."""
+
+    reference: str = ""
+
+
 class Volume(ApiStruct, frozen=True):
     name: str = ""
     config_map: ObjectVolume | None = None
@@ -107,6 +113,7 @@ class Volume(ApiStruct, frozen=True):
     host_path: HostPathVolume | None = None
     projected: ProjectedVolume | None = None
     downward_api: DownwardVolume | None = msgspec.field(default=None, name="downwardAPI")
+    image: ImageVolume | None = None
 
 
 class VolumeMount(ApiStruct, frozen=True):

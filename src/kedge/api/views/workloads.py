@@ -39,7 +39,7 @@ class PendingReason(ApiStruct, frozen=True):
     reason: str = ""
     count: Int32 = 0
     message: str = ""
-    """The scheduler's message about one of them, if it could not place them."""
+    """The scheduler's message about one replica, if it could not place them."""
 
 
 class WorkloadProgress(ApiStruct, frozen=True):

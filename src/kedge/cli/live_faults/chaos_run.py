@@ -296,7 +296,7 @@ def keep_chaos(scenario: Scenario, result: ChaosResult, folder: Path) -> Path:
         BadKeptFile: it cannot be written there.
     """
     path = folder / f"{scenario.name}-{result.start.at:%Y%m%dT%H%M%S}{SUFFIX}"
-    kept = KeptScenario(scenario.name, scenario.source, "", None, 0.0)
+    kept = KeptScenario(scenario.name, scenario.source, "", None, 0.0, names=dict(scenario.names))
     write_kept(path, [Section(SCENARIO, CODEC_VERSION, msgspec.json.encode(kept)), *_sections(result)])
     return path
 

@@ -80,7 +80,7 @@ class Catalog:
             if (each.api_version, each.kind) == wanted:
                 return each
         others = sorted({each.api_version for each in self.types if each.kind == wanted[1]})
-        hint = f"use {', '.join(others)}" if others else "define it with a CustomResourceDefinition first"
+        hint = f"use {', '.join(others)}" if others else "`kedge get --types` lists the kinds that it has"
         raise NotFound(f"{where}: the server has no kind {wanted[1]!r} in {wanted[0]!r}: {hint}")
 
 

@@ -49,7 +49,7 @@ class JsonPath:
     def __init__(self, template: str) -> None:
         """
         Raises:
-            BadRequest: the template is malformed; the message says where.
+            BadRequest: the template is malformed; the message names the place.
         """
         text = template if "{" in template else f"{{{template if template[:1] in '.[$@' else '.' + template}}}"
         self._parts = _parse(text)

@@ -41,7 +41,7 @@ class TypeListing:
         check_output(self._options["output"])
         wanted = await self._wanted(words, filenames)
         if any(each.name for each in wanted) and (self._query or self._options["everywhere"]):
-            raise Terminal("a name goes with neither selectors nor -A: leave out one of them")
+            raise Terminal("a name goes with neither selectors nor -A: leave out the name or the others")
         kinds = list(dict.fromkeys(each.kind for each in wanted))
         named = {kind: [each for each in wanted if each.kind is kind and each.name] for kind in kinds}
         if self._options["watch"] or self._options["watch_only"]:

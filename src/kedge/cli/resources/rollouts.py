@@ -75,20 +75,20 @@ class RolloutVerbs:
 
     async def status(self, name: str, *, watch: bool, timeout_s: float, revision: int) -> None:
         """The verdict is data, the waiting before it is progress."""
-        said = ""
+        shown = ""
         try:
             async with asyncio.timeout(timeout_s or None):
                 while True:
                     text, done = rollout_state(await self._session.get(self.kind, name), revision)
-                    if text != said:
+                    if text != shown:
                         click.echo(text, err=watch and not done)
-                        said = text
+                        shown = text
                     if done or not watch:
                         return
                     await asyncio.sleep(POLL_S)
         except TimeoutError as error:
             raise IncompleteCommand(
-                f"deployment/{name} is not rolled out after {timeout_s:g} s ({said.rstrip('.')}): `kedge why {name}`"
+                f"deployment/{name} is not rolled out after {timeout_s:g} s ({shown.rstrip('.')}): `kedge why {name}`"
                 " may know the reason"
             ) from error
 

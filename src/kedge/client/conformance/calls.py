@@ -124,7 +124,8 @@ async def check_objects_come_back_unchanged(subject: ClientSubject) -> None:
     for each, where in ((found, "get"), (listed, "list")):
         same(each.value, made.value, f"the value in a {where}")
         same((each.revision, each.created), (made.revision, made.revision), f"the revisions in a {where}")
-        same(each.origin, Origin("op-1", "controller:7", subject.caller), f"the origin in a {where}")
+        wanted = Origin("op-1", "controller:7", subject.caller, subject.groups)
+        same(each.origin, wanted, f"the origin in a {where}")
     changed = (await client.patch(key("a"), {"data": {"b": "2"}}, options=by("op-2"))).object
     same((changed.created, changed.origin.operation), (made.revision, "op-2"), "creation and origin after a patch")
     gone = await client.delete(key("a"), DeleteOptions(origin=Origin("op-3")))
@@ -167,7 +168,7 @@ async def check_claims_are_refused_with_a_reason(subject: ClientSubject) -> None
     await client.patch(kept.key, ready, subresource="status")
     eviction = subject.transport.send(Evict(kept.key))  # the client would wait and try again
     waits = await raises(TooManyRequests, eviction, "an eviction beyond its budget")
-    expect(waits.retry_after_s > 0, "an eviction beyond its budget says how long to wait")
+    expect(waits.retry_after_s > 0, "a refused eviction has the time to wait")
 
 
 async def check_lists_come_in_pages(subject: ClientSubject) -> None:

@@ -24,7 +24,7 @@ async def check_initial_events_end_with_a_bookmark(subject: ClientSubject) -> No
     made = await subject.config_map("second", options=by("op", "controller:7"))
     event = await next_event(events)
     expect(event.object is not None and event.object.value == made.value, "the event has the stored bytes")
-    wanted = Origin("op", "controller:7", subject.caller)
+    wanted = Origin("op", "controller:7", subject.caller, subject.groups)
     same(event.object and event.object.origin, wanted, "the origin of an event's object")
     await events.aclose()
 

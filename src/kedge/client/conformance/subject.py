@@ -41,6 +41,8 @@ class ClientSubject:
     """Forget the past of the store behind the service, up to now."""
     caller: str = ""
     """The user as which the server authenticates the transport; empty in process."""
+    groups: tuple[str, ...] = ()
+    """The groups of that user."""
 
     @property
     def client(self) -> Client:

@@ -55,6 +55,10 @@ class Client(Verbs):
         self._request_s = env.metrics.histogram(
             "kedge_client_request_seconds", "Duration of a request", ("component",)
         ).labels(component)
+        self._errors = env.metrics.counter(
+            "kedge_client_errors_total", "Requests that failed, by error, such as conflicts", ("component", "error")
+        )
+        env.metrics.saturation(f"requests of {component}", lambda: self._slots.taken / env.limits.client_in_flight_max)
         self._unknown = env.metrics.counter(
             "kedge_client_outcomes_unknown_total", "Writes whose outcome had to be read", ("component",)
         ).labels(component)
@@ -132,6 +136,7 @@ class Client(Verbs):
                 reply = await carry(request)
             except BaseException as error:
                 self.breaker.ended(error, probe=probe)
+                self._errors.labels(self._component, type(error).__name__).inc()
                 raise
             else:
                 self.breaker.ended(None, probe=probe)

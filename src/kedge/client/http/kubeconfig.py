@@ -34,7 +34,7 @@ class ServerAddress:
 
 
 def read_kubeconfig(*paths: Path, context: str = "") -> ServerAddress:
-    """The server of a context; of the current one if none is named. Of several files, the first with an entry wins.
+    """The server of a context, or of the current one if none is named. The first of the files with an entry wins.
 
     Raises:
         Terminal: a file cannot be read, or a part is in none of them; the message names it.

@@ -150,6 +150,11 @@ def _path(kind: Kind, namespace: str) -> str:
     return f"{root}{place}/{kind.plural}"
 
 
+def object_path(kinds: Registry, key: Key) -> str:
+    """The path of an object."""
+    return _object(kinds, key)
+
+
 def _object(kinds: Registry, key: Key, subresource: str = "", **query: str) -> str:
     kind = kinds.of_key_kind(key.kind)
     parameters = {name: value for name, value in query.items() if value}
@@ -240,17 +245,30 @@ def _token_request(request: RequestToken) -> dict[str, Any]:
 # -- replies -----------------------------------------------------------------------------------------
 
 
+class _Origins(NamedTuple):
+    """The member `kedge` of an item. A server of before sends no groups."""
+
+    created: Revision = NO_REVISION
+    operation: str = ""
+    decision: str = ""
+    caller: str = ""
+    groups: tuple[str, ...] = ()
+
+
+_NO_ORIGINS = _Origins()
+
+
 class _RawList(msgspec.Struct):
     metadata: dict[str, Any]
     items: list[msgspec.Raw] | None = None
-    kedge: list[tuple[int, str, str, str]] = []
+    kedge: list[_Origins] = []
     kedgeRemoved: list[bool] = []  # noqa: N815  # as on the wire
 
 
 class _RawEvent(msgspec.Struct):
     type: str
     object: msgspec.Raw
-    kedge: tuple[int, str, str, str] = (0, "", "", "")
+    kedge: _Origins = _NO_ORIGINS
 
 
 decode_list = msgspec.json.Decoder(_RawList).decode
@@ -304,7 +322,7 @@ def origin_of(parts: Sequence[Any]) -> tuple[Revision, Origin]:
 def object_list(data: bytes, kind: Kind) -> ObjectList:
     found = decode_list(data)
     items = found.items or []
-    origins = found.kedge or [(0, "", "", "")] * len(items)
+    origins = found.kedge or [_NO_ORIGINS] * len(items)
     objects = [object_of(bytes(item), kind, *origin_of(parts)) for item, parts in zip(items, origins, strict=True)]
     metadata = found.metadata
     return ObjectList(
@@ -347,8 +365,13 @@ def single(data: bytes, kind: Kind, headers: Mapping[bytes, bytes]) -> Object:
         headers.get(http_headers.OPERATION, b"").decode("latin-1"),
         headers.get(http_headers.DECISION, b"").decode("latin-1"),
         unquote(headers.get(http_headers.CALLER, b"").decode("latin-1")),
+        _groups(headers.get(http_headers.GROUPS, b"")),
     )
     return object_of(data, kind, created, origin if any(origin) else NO_ORIGIN)
+
+
+def _groups(header: bytes) -> tuple[str, ...]:
+    return tuple(unquote(each.decode("latin-1")) for each in header.split(b",")) if header else ()
 
 
 def issued_token(data: bytes) -> IssuedToken:

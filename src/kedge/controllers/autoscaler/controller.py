@@ -47,6 +47,9 @@ class AutoscalerReconciler:
         self._plans = env.metrics.counter(
             "kedge_autoscaler_plans_total", "Plans of autoscalers, by result", ("result",)
         )
+        self._scalings = env.metrics.counter(
+            "kedge_autoscaler_scalings_total", "Changes of a target's replicas, by direction", ("direction",)
+        )
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
@@ -57,7 +60,10 @@ class AutoscalerReconciler:
         again = Action.requeue(delay_s=ctx.limits.autoscaler_look_s)
         if target is None:
             self._plans.labels("no target").inc()
+            known = find_condition(view.status.conditions, problem["type"])
             await ctx.write_status(found, {"conditions": [problem, *_hold(view, now)]})
+            if known is None or known.reason != problem["reason"]:
+                ctx.event(found, problem["reason"], problem["message"], warning=True)
             return again
         pods = _pods_of(ctx, target)
         plan = self._plan(ctx, view, target, pods, now)
@@ -68,6 +74,8 @@ class AutoscalerReconciler:
             # Recorded before the write: after a crash the next plan still counts this change towards the rates.
             found = await ctx.patch(found, {"status": plan.past_as_json()}, subresource="status")
             await ctx.patch(target, {"spec": {"replicas": plan.desired}})
+            self._scalings.labels("up" if plan.desired > plan.current else "down").inc_by(ctx.decision)
+            ctx.event(found, "SuccessfulRescale", f"New size: {plan.desired}; it was {plan.current}")
         self._plans.labels("held" if held is not None else "scaled" if plan.scales else "kept").inc()
         status = plan.as_json()
         await ctx.write_status(found, {**status, "conditions": [*status["conditions"], *_hold(view, now)]})

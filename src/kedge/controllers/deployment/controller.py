@@ -58,6 +58,12 @@ from kedge.runtime import Action, Context, Controller, ControllerRuntime, Contro
 from kedge.runtime.cache import BY_CONTROLLER
 
 NAME = "deployment"
+SCALING_EVENTS = {
+    "create": ("ScalingReplicaSet", "Created replica set"),
+    "scale": ("ScalingReplicaSet", "Scaled replica set"),
+    "drop": ("DroppedReplicaSet", "Deleted a replica set past the history limit"),
+}
+"""By act: the reason and the text of the Event about the Deployment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class DeploymentReconciler:
             return Action.requeue(delay_s=0.0, reason="its ReplicaSets have changed")
         facts = _gather(ctx, deployment, view, now)
         plan = self._plan(facts) if held is None else ScalePlan({})
-        actions, refusal = ActionRecorder(ctx, self._metrics, NAME), None
+        actions, refusal = ActionRecorder(ctx, self._metrics, NAME, deployment, SCALING_EVENTS), None
         collides = False
         try:
             if held is None:
@@ -107,6 +113,7 @@ class DeploymentReconciler:
                 deployment = await self._write_revision(ctx, actions, facts)
         except REFUSALS as error:
             refusal = error
+            actions.refused(error)
         status, deadline = self._status(facts, plan, actions, refusal, collides=collides)
         await ctx.write_status(deployment, status)
         if refusal is not None:
@@ -258,7 +265,7 @@ class DeploymentReconciler:
                 verdict.condition,
                 *(failures(view, sets) if refusal is None else [_refused(refusal)]),
                 *repairs(view, sets),
-                *rollback(view, current),
+                *rollback(view, current, rolls_back=is_rollback(facts.current, facts.old)),
                 *availability_floor(view, plan.floor),
                 *stage_conditions(
                     progress,

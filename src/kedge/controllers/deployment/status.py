@@ -199,8 +199,12 @@ def repairs(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[s
     return [condition(REPAIR_COMPLETE, status=True, reason="Repaired")]
 
 
-def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[str, Any]]:
-    """`RollbackObserved`: the current template was rolled out before."""
+def rollback(view: DeploymentView, current: ReplicaSetView | None, *, rolls_back: bool) -> list[dict[str, Any]]:
+    """`RollbackObserved`: the current template was rolled out before.
+
+    While a ReplicaSet that `rolls_back` has not been given its new revision, the condition stays as it is: it would be
+    False now and True at once.
+    """
     if current is None:
         return []
     earlier = current.metadata.annotations.get(DEPLOYMENT_REVISION_HISTORY, "")
@@ -208,7 +212,7 @@ def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[
         revision = current.metadata.annotations.get(DEPLOYMENT_REVISION, "")
         message = f"revision {revision} is what revision {earlier.rpartition(',')[2]} was"
         return [condition(ROLLBACK_OBSERVED, status=True, reason="RevisionReused", message=message)]
-    if find_condition(view.status.conditions, ROLLBACK_OBSERVED) is None:
+    if rolls_back or find_condition(view.status.conditions, ROLLBACK_OBSERVED) is None:
         return []
     return [condition(ROLLBACK_OBSERVED, status=False, reason="RevisionIsNew")]
 

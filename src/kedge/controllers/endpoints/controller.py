@@ -64,7 +64,7 @@ class EndpointsReconciler:
     """Reconciles one Service."""
 
     def __init__(self, env: Env) -> None:
-        self._slices = env.metrics.counter("kedge_endpoint_slices", "Slices written, by action", ("act",))
+        self._slices = env.metrics.counter("kedge_endpoint_slices_total", "Slices written, by action", ("act",))
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         service = ctx.get(key)

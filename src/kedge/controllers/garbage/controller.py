@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from kedge.api.event_bodies import WARNING, event_body
 from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import OwnerReference
-from kedge.api.wellknown import EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, PRIORITY_CLASS_KIND
+from kedge.api.wellknown import EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, PRIORITY_CLASS_KIND, RECORDING_WINDOW_KIND
 from kedge.controllers.garbage.plan import FOREGROUND, ORPHAN, OwnerState, plan_finalizers, plan_garbage
 from kedge.controllers.shared.actions import requeue_at
 from kedge.env import Env
@@ -29,8 +30,8 @@ _ALONE = KINDS.of_key_kind(PRIORITY_CLASS_KIND)
 neither own nor are owned."""
 _UNSEEN_S = 1.0
 """Delay before dependents that no cache has are listed again: no event may ever report their end."""
-_NOT_COLLECTED = (EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND)
-"""Kinds that neither own nor are owned. They change often, so they are not watched."""
+_NOT_COLLECTED = (EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, RECORDING_WINDOW_KIND)
+"""Kinds that neither own nor are owned, so they are not watched: most of them change often."""
 
 
 class GarbageCollector:
@@ -80,7 +81,7 @@ class GarbageCollector:
         except (BadRequest, NotFound):
             return OwnerState.UNKNOWN
         if kind.namespaced and not found.key.namespace:
-            return OwnerState.UNKNOWN  # it does not say in which namespace
+            return OwnerState.UNKNOWN  # it names no namespace
         key = Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
         owner = ctx.get(key) if kind in self._followed else None
         if owner is None or owner.uid != ref.uid or _waits(owner, ref):
@@ -140,21 +141,16 @@ class GarbageCollector:
         """Write an Event, once per object: its name follows from the uid."""
         kind = self._kinds.of_key_kind(EVENT_KIND)
         message = f"waits for {', '.join(stuck)}: is their controller gone? A person may override with an expiry"
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"finalizer-{found.uid}", "namespace": found.key.namespace or "default"},
-            "involvedObject": {
-                "apiVersion": found.kind.api_version,
-                "kind": found.kind.kind,
-                "namespace": found.key.namespace,
-                "name": found.key.name,
-                "uid": found.uid,
-            },
-            "reason": "FinalizerStuck",
-            "message": message,
-            "type": "Warning",
-        }
+        body = event_body(
+            Key(kind.key_kind, found.key.namespace or "default", f"finalizer-{found.uid}"),
+            found,
+            component=NAME,
+            event_type=WARNING,
+            reason="FinalizerStuck",
+            message=message,
+            now=ctx.now(),
+            decision=ctx.decision,
+        )
         try:
             await ctx.ensure(kind, body)
         except (NotFound, Forbidden):

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from kedge.api.conditions import find_condition
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
@@ -17,6 +18,7 @@ from kedge.api.timestamps import format_time
 from kedge.api.views import EndpointSliceView, JobView, PodView
 from kedge.api.wellknown import JOB_INDEX, JOB_NAME_LABEL, JOB_TRACKING_FINALIZER, JOB_UID_LABEL, SLOT
 from kedge.controllers.job.plan import (
+    SUSPENDED,
     JobPlan,
     JobRules,
     count_ended,
@@ -29,7 +31,7 @@ from kedge.controllers.job.plan import (
     plan_job,
 )
 from kedge.controllers.job.status import end_conditions, suspension
-from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_at
+from kedge.controllers.shared.actions import POD_EVENTS, REFUSALS, ActionRecorder, requeue_at
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
 from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
 from kedge.controllers.shared.ghosts import find_ghosts
@@ -60,7 +62,7 @@ class JobReconciler:
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         job = ctx.get(key)
-        actions = ActionRecorder(ctx, self._metrics, NAME)
+        actions = ActionRecorder(ctx, self._metrics, NAME, job, POD_EVENTS)
         now = ctx.now()
         held_off = await self._release_orphans(ctx, actions, key, job, now)
         if job is None or job.metadata.deletion_timestamp is not None:
@@ -81,6 +83,7 @@ class JobReconciler:
             await self._carry_out(ctx, actions, job, plan, {pod.uid: pod for pod in pods}, now, ghosts)
         except REFUSALS as error:
             refusal = error
+            actions.refused(error)
         before = view.status.uncounted_terminated_pods
         self._uncounted.inc(len(plan.counts.uncounted - {*before.succeeded, *before.failed}))
         listed = listed_uids(
@@ -88,6 +91,7 @@ class JobReconciler:
         )
         status = self._status(view, views, plan, listed, actions, refusal, now, held=held is not None)
         await ctx.write_status(job, status)
+        _note_end(ctx, job, view, plan)
         # The status names them now, so the finalizers may go: after a crash here the status still has their uids.
         for pod in plan.unmark:
             found = next(each for each in pods if each.uid == pod.uid)
@@ -246,6 +250,21 @@ class JobReconciler:
                 *hold_conditions(view, view.status.conditions, now),
             ],
         }
+
+
+def _note_end(ctx: Context, job: Object, view: JobView, plan: JobPlan) -> None:
+    """Note that the Job is over, or that it was suspended or resumed. The status before this reconcile was neither."""
+    outcome = plan.outcome
+    was = find_condition(view.status.conditions, SUSPENDED)
+    suspended = was is not None and was.status == "True"
+    if plan.over and outcome is not None and outcome.succeeds:
+        ctx.event(job, "Completed", "Job completed")
+    elif plan.over and outcome is not None:
+        ctx.event(job, outcome.reason, outcome.message or "Job failed", warning=True)
+    elif plan.suspended and not suspended:
+        ctx.event(job, "Suspended", "Job suspended")
+    elif suspended and not plan.suspended:
+        ctx.event(job, "Resumed", "Job resumed")
 
 
 def _was_of(pod: Object, key: Key) -> bool:

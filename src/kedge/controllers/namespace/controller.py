@@ -34,7 +34,9 @@ class NamespaceReconciler:
 
     def __init__(self, env: Env, kinds: Registry = KINDS) -> None:
         self._kinds = tuple(kind for kind in kinds if kind.namespaced and kind.key_kind not in _NEVER)
-        self._ending = env.metrics.counter("kedge_namespaces_ending", "Objects deleted with their namespace", ("kind",))
+        self._ending = env.metrics.counter(
+            "kedge_namespace_deletions_total", "Objects deleted with their namespace", ("kind",)
+        )
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)

@@ -17,7 +17,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView
-from kedge.api.wellknown import DRAIN_NODE, DRAINED, NODE_LEASE_NAMESPACE, ZONE_LABEL
+from kedge.api.wellknown import DRAIN_NODE, DRAINED, NODE_LEASE_NAMESPACE, NODE_LOST, ZONE_LABEL
 from kedge.controllers.node.evacuation import NODE_UNKNOWN, EvacuationPlan, lost_condition, plan_evacuation
 from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, NodeHealth
 from kedge.controllers.node.plan import (
@@ -39,6 +39,13 @@ from kedge.runtime import Action, Context, Controller, ControllerRuntime, Contro
 from kedge.runtime.cache import BY_NODE, Cache, CacheChange, CacheSet
 
 NAME = "node-lifecycle"
+STATE_REASONS = {
+    NodeState.READY: "NodeReady",
+    NodeState.SUSPECT: "NodeSuspect",
+    NodeState.UNKNOWN: "NodeNotReady",
+    NodeState.LOST: NODE_LOST,
+}
+"""The reason of the Event about a node that enters a state; where Kubernetes has the state, its reason."""
 
 
 class NodeLifecycle:
@@ -125,6 +132,9 @@ class NodeLifecycle:
         if conditions:
             self._acts.labels(f"mark {plan.state}").inc()
             node = await ctx.write_status(node, {"conditions": conditions})
+        if plan.state is not state_of(view):
+            text = f"the node is now {plan.state}" + (f": {plan.reason}" if plan.reason else "")
+            ctx.event(node, STATE_REASONS[plan.state], text, warning=plan.state is not NodeState.READY)
         if plan.taints is not None or plan.cordon:
             spec: dict[str, Any] = {}
             if plan.taints is not None:
@@ -170,10 +180,13 @@ class NodeLifecycle:
             if known is not None and known.uid == pod.uid:
                 lost = {"conditions": [lost_condition(pod, lost=True)]}
                 await self._run("release", ctx.write_status(known, lost))
+                ctx.event(known, NODE_LOST, f"node {pod.spec.node_name} was declared lost", warning=True)
         for pod in steps.remove[:burst]:
             await self._run("remove", ctx.delete(pods[pod.uid], any_version=True, grace_s=0))
+            ctx.event(pods[pod.uid], NODE_LOST, f"Deleted: node {pod.spec.node_name} is lost", warning=True)
         for pod in steps.end[:burst]:
             await self._run("end", ctx.delete(pods[pod.uid]))
+            ctx.event(pods[pod.uid], "TaintManagerEviction", f"Deleted: a taint of node {pod.spec.node_name}")
 
     async def _remove_abandoned(self, ctx: Context, pods: Iterable[Object]) -> None:
         """Delete terminating pods whose owner is gone: the agent of a lost node will not finish them."""
@@ -209,6 +222,7 @@ class NodeLifecycle:
                 continue
             try:
                 await self._run("evict", ctx.evict(pod))
+                ctx.event(pod, "Evicted", f"Evicted: node {node.key.name} is being drained")
             except TooManyRequests:
                 blocked.append(pod.key.name)
             except NotFound:
@@ -217,6 +231,8 @@ class NodeLifecycle:
         reason = "BudgetsForbid" if blocked else "PodsLeaving" if left else "Empty"
         drained = condition(DRAINED, status=not left, reason=reason, message=names)
         await ctx.write_status(node, {"conditions": [drained]})
+        if not left and (before is None or before.status != "True"):
+            ctx.event(node, "NodeDrained", "Every pod has left the node")
         return ctx.limits.node_drain_retry_s if left else None
 
     async def _run(self, act: str, work: Awaitable[Object]) -> None:

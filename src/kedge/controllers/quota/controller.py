@@ -56,6 +56,10 @@ class QuotaReconciler:
         if hold is None:
             self._recounts.labels(quota.key.kind).inc()
             await ctx.patch(quota, {"status": {field: None}}, subresource="status", any_version=True)
+            if getattr(quota.view.status, field):  # the first count is no repair
+                ctx.event(
+                    quota, "QuotaRecounted", "Its use differed from the pods that it pays for, and was counted again"
+                )
         return hold
 
 

@@ -84,6 +84,7 @@ class ReservationRepair:
         try:
             self._repairs.labels("reservation").inc()
             await ctx.delete(live)
+            ctx.event(live, "ReservationRepaired", f"Deleted: {why}")
         except Conflict as error:
             # It has changed, or its gang is committed: the members will be bound.
             return Action.requeue(delay_s=grace_s, reason=error.message)
@@ -175,6 +176,10 @@ class LedgerRepair:
         self._repairs.labels("claim").inc()
         try:
             await ctx.confirm_ended(live, uid)
+            if node_now is not None:
+                ctx.event(
+                    node_now, "ClaimReleased", "Released the claim of a pod", subject=f"{entry.namespace}/{entry.name}"
+                )
         except Conflict:
             return  # the pod still runs, or the node has a new incarnation
 
@@ -216,6 +221,7 @@ class BindingRepair:
         message = f"node {name} is gone, or has a new incarnation"
         target = condition(DISRUPTION_TARGET, status=True, reason=NODE_LOST, message=message)
         await ctx.write_status(live, {"conditions": [target]})
+        ctx.event(live, NODE_LOST, message, warning=True)
         return Action.await_change(reason=message)
 
 

@@ -20,7 +20,7 @@ from kedge.api.views import EndpointSliceView, PodView, ReplicaSetView
 from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REPLACES, SLOT
 from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas
 from kedge.controllers.replicaset.status import repair_condition, replica_counts
-from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_at
+from kedge.controllers.shared.actions import POD_EVENTS, REFUSALS, ActionRecorder, requeue_at
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
 from kedge.controllers.shared.drain import drain_patch, resume_patch
 from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
@@ -73,7 +73,7 @@ class ReplicaSetReconciler:
             ghosts = await self._find_ghosts(ctx, owner, views)
             rules = replace(rules, ghosts=len(ghosts))
             plan = self._plan(ctx, owner, rules, views, listed, now)
-        actions, refusal, created = ActionRecorder(ctx, self._metrics, NAME), None, 0
+        actions, refusal, created = ActionRecorder(ctx, self._metrics, NAME, owner, POD_EVENTS), None, 0
         if plan.release:
             # Recorded before it is carried out: a release that is requested and one that is committed are two states.
             owner = await ctx.write_status(owner, self._status(view, views, listed, actions, None, now, 0))
@@ -82,6 +82,7 @@ class ReplicaSetReconciler:
             created = await self._create(ctx, actions, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
         except REFUSALS as error:
             refusal = error
+            actions.refused(error)
         await ctx.write_status(owner, self._status(view, views, listed, actions, refusal, now, created))
         if refusal is not None:
             raise refusal

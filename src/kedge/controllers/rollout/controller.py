@@ -19,7 +19,7 @@ from kedge.api.views import RolloutView
 from kedge.api.wellknown import NODE_LEASE_NAMESPACE
 from kedge.controllers.rollout.deployment_target import DeploymentTarget
 from kedge.controllers.rollout.gates import CacheFact
-from kedge.controllers.rollout.plan import RolloutAction, RolloutPlan, plan_rollout
+from kedge.controllers.rollout.plan import RolloutAction, RolloutPhase, RolloutPlan, plan_rollout
 from kedge.controllers.rollout.policy_target import PolicyTarget
 from kedge.controllers.shared.actions import requeue_at
 from kedge.controllers.shared.holds import hold_off
@@ -37,8 +37,12 @@ READ = (POD, REPLICA_SET, NODE, LEASE, DEPLOYMENT, POLICY)
 """The kinds that gates read: all of their caches must have reached the change."""
 
 
+_TROUBLED = (RolloutPhase.PAUSED, RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK)
+"""Phases whose Events are warnings."""
+
+
 class RolloutReconciler:
-    """Reconciles one Rollout. Of its process it reads only cache and lease ages, through `measured`."""
+    """Reconciles one Rollout. It reads only cache and lease ages of its process, through `measured`."""
 
     def __init__(self, env: Env, cache_facts: Callable[[], list[list[Any]]] | None = None) -> None:
         self._cache_facts = cache_facts or list
@@ -59,6 +63,9 @@ class RolloutReconciler:
         plan = _without_held_action(plan_rollout(target.facts(caches, now)), target.object, now)
         self._plans.labels(plan.phase).inc()
         found = await self._write_status(ctx, found, view, plan, target, now)
+        if plan.phase != view.status.phase:
+            text = f"{plan.reason}: {plan.message}" if plan.message else plan.reason
+            ctx.event(found, f"Rollout{plan.phase}", text, warning=plan.phase in _TROUBLED)
         if plan.act is not RolloutAction.NONE:
             await self._write_target(ctx, found, plan, target)
         if not plan.requeues:

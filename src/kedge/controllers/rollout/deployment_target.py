@@ -84,6 +84,7 @@ class DeploymentTarget(StagedTarget):
                 pending=pending,
                 baseline=self._baseline_of_stage(),
                 behind=self._behind(),
+                burn=self._burn(changed, now),
             ),
             baselines=tuple(_baseline(each.name, pending) for each in self.spec.stages),
             capacity=self._capacity(),

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kedge.api.conditions import FALSE, TRUE, UNKNOWN, find_condition
 from kedge.api.views import PodView
-from kedge.api.views.kedge_dev import RolloutGates
+from kedge.api.views.kedge_dev import RolloutBurn, RolloutGates
+from kedge.controllers.rollout.burn import MeasuredBurn
 from kedge.controllers.shared.pods import is_active
 from kedge.controllers.shared.progress import UNDER_WAY, ReplicaStage, pending_reason, stage_of
 
 Pending = Mapping[tuple[str, str], int]
 """Pending pods, counted by stage and reason."""
-FRESHNESS, SAMPLES, HEALTH, PENDING = "Freshness", "Samples", "Health", "PendingReasons"
+FRESHNESS, SAMPLES, HEALTH, PENDING, BURN = "Freshness", "Samples", "Health", "PendingReasons", "Burn"
+_REGRESSIONS = frozenset({"PendingIncreased", "BurnTooFast"})
+"""Reasons of a shut gate that are worse than before the change; all others only keep the rollout waiting."""
 
 
 class SampleOutcome(StrEnum):
@@ -64,6 +67,7 @@ class GateFacts:
     baseline: Pending = field(default_factory=dict)
     behind: str = ""
     """The component that has not observed the change yet; empty if all have."""
+    burn: MeasuredBurn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +97,25 @@ class GateEvaluation:
         """The first gate that is not open."""
         return next((each for each in self.gates if each.status != TRUE), None)
 
+    @property
+    def regression(self) -> GateStatus | None:
+        """The first gate that shows a regression."""
+        return next((each for each in self.gates if each.status == FALSE and each.reason in _REGRESSIONS), None)
+
 
 def evaluate_gates(rules: RolloutGates, facts: GateFacts) -> GateEvaluation:
     """Evaluate every gate. On caches that are old or behind the change nothing is evaluated, not even a regression."""
     fresh = _freshness(rules, facts)
     if fresh.status != TRUE:
-        rest = [GateStatus(name, UNKNOWN, "NotJudged") for name in (SAMPLES, HEALTH, PENDING)]
-        return GateEvaluation(GateResult.SHUT, (fresh, *rest))
-    pending = _pending(rules, facts)
-    gates = (fresh, _samples(rules, facts), _health(rules, facts), pending)
-    if pending.status == FALSE:
-        return GateEvaluation(GateResult.REGRESSED, gates)
-    return GateEvaluation(GateResult.OPEN if all(each.status == TRUE for each in gates) else GateResult.SHUT, gates)
+        names = (SAMPLES, HEALTH, PENDING) if rules.burn is None else (SAMPLES, HEALTH, PENDING, BURN)
+        return GateEvaluation(GateResult.SHUT, (fresh, *(GateStatus(name, UNKNOWN, "NotJudged") for name in names)))
+    gates = [fresh, _samples(rules, facts), _health(rules, facts), _pending(rules, facts)]
+    if rules.burn is not None:
+        gates.append(_burn(rules.burn, facts.burn))
+    found = GateEvaluation(GateResult.OPEN, tuple(gates))
+    if found.regression is not None:
+        return replace(found, result=GateResult.REGRESSED)
+    return found if found.shut is None else replace(found, result=GateResult.SHUT)
 
 
 def _freshness(rules: RolloutGates, facts: GateFacts) -> GateStatus:
@@ -134,7 +145,7 @@ def _samples(rules: RolloutGates, facts: GateFacts) -> GateStatus:
 
 
 def _health(rules: RolloutGates, facts: GateFacts) -> GateStatus:
-    # Of all pods that exist or should exist: a pod with an error, or without a sample, is not good.
+    # A share of all pods that exist or should exist: a pod with an error, or without a sample, is not good.
     whole = max(facts.expected, len(facts.samples))
     good = sum(each is SampleOutcome.GOOD for each in facts.samples)
     if not whole:
@@ -161,6 +172,18 @@ def _pending(rules: RolloutGates, facts: GateFacts) -> GateStatus:
     if worse:
         return GateStatus(PENDING, FALSE, "PendingIncreased", "; ".join(worse))
     return GateStatus(PENDING, TRUE, "NoRegression")
+
+
+def _burn(rules: RolloutBurn, burn: MeasuredBurn | None) -> GateStatus:
+    if burn is None or burn.window is None:
+        return GateStatus(BURN, UNKNOWN, "NoData", f"no pod with the change has an outcome for {rules.slo} yet")
+    counted = f"{burn.bad} of {burn.events} pods missed {rules.slo} of {rules.within_seconds} s"
+    if burn.window <= rules.rate_max:
+        return GateStatus(BURN, TRUE, "BurnWithinBudget")
+    message = f"{counted}: a burn rate of {burn.window:.1f}, and {rules.rate_max} is allowed"
+    if burn.short_window is not None and burn.short_window > rules.rate_max:
+        return GateStatus(BURN, FALSE, "BurnTooFast", message)
+    return GateStatus(BURN, FALSE, "BurnRecovering", f"{message}; no longer lately")
 
 
 # -- samples ---------------------------------------------------------------------------------------

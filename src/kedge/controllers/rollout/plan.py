@@ -327,7 +327,8 @@ def _within_deadline(facts: RolloutFacts, plan: RolloutPlan) -> RolloutPlan:
 def _regressing(facts: RolloutFacts, kept: RolloutPlan, judgement: GateEvaluation) -> RolloutPlan:
     since = kept.regressing_since or facts.now
     kept = replace(_because(kept, judgement), phase=RolloutPhase.HOLDING, healthy_since=None, regressing_since=since)
-    gate = next(each for each in judgement.gates if each.status == "False" and each.reason == "PendingIncreased")
+    gate = judgement.regression
+    assert gate is not None  # it is what makes the result a regression
     kept = replace(kept, message=f"{gate.name}: {gate.message}")
     if facts.now < since + timedelta(seconds=facts.regress_s):
         return _within_deadline(facts, replace(kept, reason="Regressing"))

@@ -78,6 +78,7 @@ class PolicyTarget(StagedTarget):
                 pending=pending[stage],
                 baseline=self._baseline_of_stage(),
                 behind=self._behind(),
+                burn=self._burn((pod.as_view(PodView) for pod in population), now),
             ),
             baselines=tuple(_baseline(each.name, found) for each, found in zip(self.spec.stages, pending, strict=True)),
             regress_s=self.ctx.limits.rollout_regress_s,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from kedge.api.objects import Object
@@ -13,6 +14,7 @@ from kedge.api.views import (
     RolloutView,
 )
 from kedge.api.views.kedge_dev import PendingCount, RolloutBaseline
+from kedge.controllers.rollout.burn import MeasuredBurn, measure_burn
 from kedge.controllers.rollout.gates import (
     Heartbeat,
     Pending,
@@ -51,6 +53,10 @@ class StagedTarget:
         name = self.spec.stages[self._stage_index()].name
         found = next((each for each in self.status.baselines if each.name == name), None)
         return {} if found is None else {(each.stage, each.reason): each.count for each in found.pending}
+
+    def _burn(self, pods: Iterable[PodView], now: datetime) -> MeasuredBurn | None:
+        rules = self.spec.gates.burn
+        return None if rules is None else measure_burn(rules, pods, now)
 
     def _outcome(self, pod: PodView) -> SampleOutcome | None:
         heartbeat = self._heartbeat(pod.spec.node_name) if pod.spec.node_name else None

@@ -187,7 +187,7 @@ def sum_of_progress(
 
 
 def _count(reasons: dict[tuple[str, str], PendingReason], each: PendingReason) -> None:
-    """Add to the counts by stage and reason. Of several messages the first is kept."""
+    """Add to the counts by stage and reason. The first of several messages is kept."""
     known = reasons.get((each.stage, each.reason))
     if known is not None:
         each = PendingReason(each.stage, each.reason, known.count + each.count, known.message or each.message)

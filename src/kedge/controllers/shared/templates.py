@@ -59,7 +59,20 @@ def template_of(workload: Object) -> dict[str, Any]:
 
 def template_digest(template: Mapping[str, Any]) -> str:
     """The identity of a template, independent of the order of its fields."""
-    return hashlib.sha256(json.dumps(template, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    plain = json.dumps(without_zeros(template), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def without_zeros(document: Any) -> Any:
+    """Without what a client in Go writes for absent fields: `kubectl rollout undo` sends `creationTimestamp: null` and
+    `resources: {}` with a template that had neither. Other empty objects, such as selectors, have a meaning."""
+    if isinstance(document, Mapping):
+        return {
+            name: without_zeros(value)
+            for name, value in document.items()
+            if value is not None and not (name == "resources" and value == {})
+        }
+    return [without_zeros(value) for value in document] if isinstance(document, list) else document
 
 
 def template_hash(digest: str, collisions: int) -> str:
@@ -89,7 +102,8 @@ def find_current(sets: Sequence[Object], template: Mapping[str, Any], digest: st
 def _without_hash(template: Mapping[str, Any]) -> dict[str, Any]:
     metadata = dict(template.get("metadata") or {})
     metadata["labels"] = {name: value for name, value in (metadata.get("labels") or {}).items() if name != HASH_LABEL}
-    return {**template, "metadata": metadata}
+    without: dict[str, Any] = without_zeros({**template, "metadata": metadata})
+    return without
 
 
 def revision_of(each: Object) -> int:

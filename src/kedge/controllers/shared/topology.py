@@ -25,7 +25,7 @@ class TopologySelector(msgspec.Struct, frozen=True):
     stage: str = ""
 
     def matches(self, node_labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is in one of them."""
+        """Whether a node with these labels is in a selected zone and region."""
         if self.zones and node_labels.get(ZONE_LABEL, "") not in self.zones:
             return False
         return not self.regions or node_labels.get(REGION_LABEL, "") in self.regions

@@ -6,22 +6,35 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CoverageRecord, Decision
+from kedge.observe.records import CoverageRecord, Decision, KeptTotals
 
 
-def coverage_text(decisions: Sequence[Decision], coverages: Sequence[CoverageRecord]) -> str:
-    """One sentence for the kept decisions, and one for those that were counted and not kept."""
-    if not decisions:
+def coverage_text(
+    decisions: Sequence[Decision], coverages: Sequence[CoverageRecord], totals: KeptTotals | None = None
+) -> str:
+    """One sentence for the kept decisions, and one for those that were counted and not kept. Reports are neither.
+
+    `totals` has all that were kept, where `decisions` are a part of them.
+    """
+    kept = totals_of(decisions) if totals is None else totals
+    if kept.first is None or kept.last is None:
         return f"no decision was kept; {_not_kept(coverages)}"
-    began = [each.began for each in decisions]
-    rules = Counter((each.kept.partition(":")[0] or "no rule recorded") for each in decisions)
     by_rule = ", ".join(
-        f"{count} by {rule}" for rule, count in sorted(rules.items(), key=lambda item: (-item[1], item[0]))
+        f"{count} by {rule or 'no rule recorded'}"
+        for rule, count in sorted(kept.rules.items(), key=lambda item: (-item[1], item[0]))
     )
     return (
-        f"{len(decisions)} decisions kept from {min(began):%Y-%m-%d %H:%M:%S} to {max(began):%H:%M:%S}: {by_rule};"
-        f" {_not_kept(coverages)}"
+        f"{sum(kept.rules.values())} decisions kept from {kept.first:%Y-%m-%d %H:%M:%S} to {kept.last:%H:%M:%S}:"
+        f" {by_rule}; {_not_kept(coverages)}"
     )
+
+
+def totals_of(decisions: Sequence[Decision]) -> KeptTotals:
+    """The number of decisions by rule, without reports."""
+    kept = [each for each in decisions if not each.part_of]
+    began = [each.began for each in kept]
+    rules = Counter(each.kept.partition(":")[0] for each in kept)
+    return KeptTotals(dict(rules), min(began, default=None), max(began, default=None))
 
 
 def _not_kept(coverages: Sequence[CoverageRecord]) -> str:
@@ -40,7 +53,7 @@ def _not_kept(coverages: Sequence[CoverageRecord]) -> str:
 
 def coverage_lines_of(recording: Recording) -> Iterator[str]:
     """For a view of a whole recording: its coverage, and each gap."""
-    yield f"coverage: {coverage_text(recording.decisions, recording.coverages)}"
+    yield f"coverage: {coverage_text(recording.decisions, recording.coverages, recording.totals)}"
     for gap in recording.gaps:
         if gap.bytes:
             yield f"missing: a part of the file cannot be read: {gap.why}"

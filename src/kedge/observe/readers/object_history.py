@@ -7,12 +7,12 @@ first decision that had it, so its time is exact for writes of controllers and a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from kedge.api.objects import Object
 from kedge.keys import Key, Revision
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CacheRead, Call, CommitRecord, Decision
+from kedge.observe.records import CacheRead, Call, CommitRecord, Decision, call_ended
 
 _REMOVED = "removed"
 
@@ -29,14 +29,25 @@ def history_of(keys: Iterable[Key], decisions: Iterable[Decision]) -> Recording:
                 seen[place] = (at, found)
         for call in decision.calls:
             if call.outcome == _REMOVED and call.key is not None:
-                removed[call.key, call.revision] = _ended(decision, call)
+                removed[call.key, call.revision] = call_ended(decision, call)
     wanted = with_dependents(set(keys), [found for _, found in seen.values()])
     commits = [
         *(CommitRecord(revision, at, (found,)) for (key, revision), (at, found) in seen.items() if key in wanted),
         *(CommitRecord(revision, at, (), (key,)) for (key, revision), at in removed.items() if key in wanted),
     ]
     commits.sort(key=lambda each: (each.revision, bool(each.deleted)))
-    return Recording(commits=commits, decisions=[each for each in everything if each.key in wanted])
+    uids = {found.uid for (key, _), (_, found) in seen.items() if key in wanted}
+    return Recording(commits=commits, decisions=[each for each in everything if is_about(each, wanted, uids)])
+
+
+def is_about(decision: Decision, keys: set[Key], uids: set[str]) -> bool:
+    """Whether a decision is about one of the objects, or refused an object that they would have owned."""
+    return decision.key in keys or (decision.admission is not None and decision.admission.owner_uid in uids)
+
+
+def versions_in(decision: Decision) -> Iterator[Object]:
+    """Every version that a decision read or wrote."""
+    return (found for _, found in _versions(decision))
 
 
 def _versions(decision: Decision) -> Iterator[tuple[datetime, Object]]:
@@ -46,11 +57,7 @@ def _versions(decision: Decision) -> Iterator[tuple[datetime, Object]]:
                 yield decision.began, found
         elif isinstance(step, Call):
             for found in step.reply:
-                yield _ended(decision, step), found
-
-
-def _ended(decision: Decision, call: Call) -> datetime:
-    return decision.began + timedelta(seconds=call.began_s + call.took_s)
+                yield call_ended(decision, step), found
 
 
 def with_dependents(keys: set[Key], versions: Iterable[Object]) -> set[Key]:

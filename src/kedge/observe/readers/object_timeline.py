@@ -18,7 +18,7 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import KEDGE_API_VERSION, NODE_KIND, POD_KIND
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.observe.readers.coverage import coverage_lines_of
-from kedge.observe.readers.object_history import with_dependents
+from kedge.observe.readers.object_history import is_about, with_dependents
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.timeline import COMMITTED, REFUSED, UNSCHEDULABLE, TimelineEntry, timeline
 from kedge.observe.readers.why.evidence import RecordedWrite, recorded_writes
@@ -57,6 +57,8 @@ class CauseLink(NamedTuple):
     """None if the time of the write is not known."""
     seen_s: float | None
     """From the write until the decision began."""
+    decision: str = ""
+    """The decision behind the write; empty if it is not known, or if a user wrote."""
 
     def __str__(self) -> str:
         by = f" by {self.writer}" if self.writer else ""
@@ -188,7 +190,8 @@ def about_object(key: Key, recording: Recording) -> Recording:
         StoreState(each.revision, each.at, tuple(found for found in each.objects if found.key in wanted))
         for each in recording.states
     ]
-    decisions = [each for each in recording.decisions if each.key in wanted]
+    uids = {each.uid for each in versions if each.key in wanted}
+    decisions = [each for each in recording.decisions if is_about(each, wanted, uids)]
     outside = [
         each for each in recording.outside if each.kind not in _VERDICTS and not each.text.startswith(_NO_ACTIONS)
     ]
@@ -285,7 +288,7 @@ def _link(key: Key, revision: Revision, writer: str, found: RecordedWrite | None
     if found is None:
         return CauseLink(key, revision, writer, None, None)
     seen_s = max(0.0, (decision.began - found.at).total_seconds())
-    return CauseLink(key, revision, writer or found.origin.writer, found.at, seen_s)
+    return CauseLink(key, revision, writer or found.origin.writer, found.at, seen_s, found.origin.decision)
 
 
 # -- entries ---------------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from kedge.kept import Gap, Section, read_kept
 from kedge.observe.records import (
     BadRecord,
     CommitRecord,
+    CountsRecord,
     CoverageRecord,
     Decision,
+    KeptTotals,
     OutsideEvent,
     ReceivedPart,
     RecordReader,
@@ -34,10 +36,13 @@ class Recording:
     received: list[ReceivedPart] = field(default_factory=list)
     outside: list[OutsideEvent] = field(default_factory=list)
     coverages: list[CoverageRecord] = field(default_factory=list)
+    counts: list[CountsRecord] = field(default_factory=list)
     others: list[Section] = field(default_factory=list)
     """Sections of other layers."""
     gaps: list[Gap] = field(default_factory=list)
     undecoded: list[str] = field(default_factory=list)
+    totals: KeptTotals | None = None
+    """All decisions that were kept, where `decisions` are a part of them."""
 
     def add(self, record: object) -> None:
         match record:
@@ -53,6 +58,8 @@ class Recording:
                 self.outside.append(record)
             case CoverageRecord():
                 self.coverages.append(record)
+            case CountsRecord():
+                self.counts.append(record)
 
 
 def read_recording(path: Path, kinds: Registry = KINDS) -> Recording:

@@ -21,13 +21,24 @@ from kedge.api.wellknown import (
     OPERATION_KIND,
     POD_KIND,
     REPLICA_SET_KIND,
+    RESERVATION_KIND,
 )
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.keys import NO_REVISION, NODE_USER_PREFIX, Key, Revision
 from kedge.observe.readers.object_changes import QUOTA_KINDS, describe_change
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CacheMark, Call, CommitRecord, Decision, ReceivedPart, SchedulingAttempt, StoreState
+from kedge.observe.records import (
+    AdmissionAct,
+    CacheMark,
+    Call,
+    CommitRecord,
+    Decision,
+    PodAct,
+    ReceivedPart,
+    SchedulingAttempt,
+    StoreState,
+)
 
-COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED = (
+COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED, ACTED = (
     "committed",
     "refused",
     "failed",
@@ -36,9 +47,10 @@ COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED = (
     "unknown",
     "read",
     "received",
+    "acted",
 )
 """Kinds of lines that come from records. A line of an outside event has the kind of the event."""
-_FOLDED = frozenset({REFUSED, FAILED, UNSCHEDULABLE})
+_FOLDED = frozenset({REFUSED, FAILED, UNSCHEDULABLE, ACTED})
 _NOT_SHOWN = frozenset({FENCE_KIND, OPERATION_KIND})
 _FAILURES = {"Refused": REFUSED, "Conflict": REFUSED, "Unavailable": FAILED, "OutcomeUnknown": UNKNOWN}
 _READS = frozenset({"read", "absent"})
@@ -60,7 +72,7 @@ class TimelineEntry:
     controller: str = ""
     """The controller or scheduler behind it; empty for the outside world and for writers that keep no records."""
     actor: str = ""
-    """The controller, or the node whose agent wrote it, or `user`; empty if a record does not say."""
+    """The controller, or the node whose agent wrote it, or `user`; empty if no record names it."""
     decision: str = ""
     revision: Revision = NO_REVISION
     more: str = ""
@@ -118,7 +130,21 @@ def _committed(
             if (old := known.pop(key, None)) is not None:
                 # A bind deletes the reservation that it uses: the versions of the same commit name the decision.
                 beside = next((each.origin.decision for each in commit.written if each.origin.decision), "")
-                yield from _lines(commit, key, old, None, made, removed.get((key, commit.revision), beside))
+                lines = _lines(commit, key, old, None, made, removed.get((key, commit.revision), beside))
+                use = _use(old, commit, before) if key.kind == RESERVATION_KIND else ""
+                yield from (replace(each, text=each.text + use) for each in lines)
+
+
+def _use(reservation: Object, commit: CommitRecord, before: Mapping[Key, Object | None]) -> str:
+    """The bind that a reservation was for, if its commit is the one that deletes the reservation."""
+    spec = reservation.edit().get("spec", {})
+    for pod in commit.written:
+        was = before[pod.key]
+        if pod.key.kind == POD_KIND and pod.key.name == (spec.get("pod") or {}).get("name"):
+            node, earlier = (each.as_view(PodView).spec.node_name if each else "" for each in (pod, was))
+            if node == spec.get("nodeName") and node != earlier:
+                return f": used by the bind of {pod.key.name}"
+    return ""
 
 
 def _removals(decisions: Iterable[Decision]) -> dict[tuple[Key, Revision], str]:
@@ -140,7 +166,8 @@ def _lines(
     decision: str,
     cause: tuple[Key, Object | None, Object | None] | None = None,
 ) -> Iterator[TimelineEntry]:
-    controller, caller = controller_of(decision), "" if new is None else new.origin.caller
+    controller = controller_of(decision)
+    caller = "" if new is None else new.origin.caller.removeprefix(NODE_USER_PREFIX)
     inputs = _inputs(made[decision]) if decision in made else ()
     for change in describe_change(key, old, new):
         yield TimelineEntry(
@@ -196,6 +223,12 @@ def _inputs(decision: Decision) -> tuple[CacheMark, ...]:
 def _decided(decisions: Iterable[Decision]) -> Iterator[TimelineEntry]:
     for decision in decisions:
         yield from _attempted(decision)
+        for step in decision.steps:
+            if isinstance(step, PodAct):
+                yield _by(decision, decision.began, ACTED, f"{step} of {decision.key}")
+            elif isinstance(step, AdmissionAct):
+                refused_or_done = REFUSED if decision.error else ACTED
+                yield _by(decision, decision.began, refused_or_done, f"{step} ({decision.key})")
         unknown = False
         for call in decision.calls:
             if kind := _FAILURES.get(call.outcome):

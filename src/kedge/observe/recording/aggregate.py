@@ -1,22 +1,25 @@
 """Counts of every read and write by controller, verb, kind and field. Never sampled.
 
 `recorder` passes it all decisions; readers of coupling use its rows. It counts attempts, not successes, and fields two
-levels deep: enough to see two controllers at one field, and bounded.
+levels deep, labels and annotations by key: enough to see two controllers at one field, and bounded. Fields that were
+read are known of noted decisions alone; reads and wake-ups are counted by kind for all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from kedge.observe.records import CacheRead, Call
+from kedge.api.field_notes import KEYED_FIELDS, OPEN_MAPS, WHOLE
+from kedge.observe.records import SNAPSHOT, CacheMark, CacheRead, Call, Decision, FieldCount
 
 OTHER: Final = "other"
 """In every column of the row that counts the rest, once all rows are in use."""
-WHOLE: Final = "*"
-"""The field of a request about a whole object, such as a read or a deletion."""
+TOUCH: Final = "touch"
+"""The verb of a row with a field that noted decisions touched. It counts decisions."""
+WAKE: Final = "wake"
+"""The verb of a row of wake-ups by changes of a kind. Its field is the writer of the change; empty for none of ours."""
 
 _FIELDS_OF_VERB: Final = {
     **dict.fromkeys(("get", "list", "delete", "delete collection", "evict", "confirm ended"), (WHOLE, "")),
@@ -26,37 +29,68 @@ _FIELDS_OF_VERB: Final = {
 _IDENTITY: Final = frozenset({"apiVersion", "kind"})
 _CONDITIONS: Final = frozenset({"uid", "resourceVersion"})
 """Members of the metadata that, like the above, identify the object and are not written."""
-_OPEN_MAPS: Final = frozenset({"data", "binaryData", "stringData"})
-"""Their members are names chosen by users, without a bound."""
+_KEYED: Final = {field.partition(".")[2] for field in KEYED_FIELDS}
+_KEYS_MAX: Final = 256
+"""Keys of labels and annotations that are counted for one verb and kind; the others are one field."""
+_NOT_NOTED: Final[dict[str, tuple[str, ...]]] = {}
 _NO_MEMBERS: Final[dict[str, int]] = {}
 _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class FieldCount:
-    controller: str
-    verb: str
-    kind: str
-    field: str
-    count: int
 
 
 class ControllerCounts:
     """The counts of one controller. `recorder` counts reads in `reads` directly, because they are the most frequent."""
 
-    __slots__ = ("_aggregate", "calls", "reads")
+    __slots__ = ("_aggregate", "calls", "reads", "touches", "wakes")
 
     def __init__(self, aggregate: Aggregate) -> None:
         self._aggregate = aggregate
         self.reads: dict[str, dict[str, int]] = {}
         """By cache and verb."""
+        self.touches: dict[str, dict[str, int]] = {}
+        """By kind and field."""
+        self.wakes: dict[str, dict[str, int]] = {}
+        """By kind and writer."""
         self.calls: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
         """By verb and kind, then by the two parts of the field. The second is empty for a field of one part."""
+
+    def count_snapshot(self, marks: Iterable[CacheMark]) -> None:
+        """Count the reads of a scheduling attempt: one of every cache that it follows."""
+        reads = self.reads
+        for mark in marks:
+            try:
+                reads[mark.cache][SNAPSHOT] += 1
+            except KeyError:
+                self.count_new_read(CacheRead(mark.cache, SNAPSHOT, (), mark.place, mark.revision, mark.age_s, 0))
 
     def count_new_read(self, read: CacheRead) -> None:
         """Count a read that is not in `reads` yet."""
         if self._aggregate.take_row():
             self.reads.setdefault(read.cache, {})[read.verb] = 1
+
+    def count_touches(self, decision: Decision) -> None:
+        for kind, fields in (decision.touched or _NOT_NOTED).items():
+            for field in fields:
+                self._count(self.touches, kind, field)
+
+    def count_wakes(self, wakes: Iterable[tuple[str, str]]) -> None:
+        for what, writer in wakes:
+            try:
+                self.wakes[what.partition("/")[0]][writer] += 1
+            except KeyError:
+                self.count_new_wake(what, writer)
+
+    def count_new_wake(self, what: str, writer: str) -> None:
+        """Count a wake-up that is not in `wakes` yet."""
+        kind, slash, _ = what.partition("/")
+        if slash:  # else it is no change: a resync, a retry
+            self._count(self.wakes, kind, writer)
+
+    def _count(self, counts: dict[str, dict[str, int]], first: str, second: str) -> None:
+        found = counts.get(first, _NO_MEMBERS)
+        if second in found:
+            found[second] += 1
+        elif self._aggregate.take_row():
+            counts.setdefault(first, {})[second] = 1
 
     def count_call(self, call: Call) -> None:
         verb, key = call.verb, call.key
@@ -66,7 +100,7 @@ class ControllerCounts:
             return
         intent = call.intent
         if type(intent) is not dict:
-            for name, member in _fields_of(intent):
+            for name, member in fields_of_patch(intent):
                 self._count_field(verb, kind, name, member)
             return
         try:
@@ -74,10 +108,12 @@ class ControllerCounts:
         except KeyError:
             fields = _NO_FIELDS
         for name, value in intent.items():
-            if type(value) is dict and value and name not in _OPEN_MAPS:
+            if type(value) is dict and value and name not in OPEN_MAPS:
                 members = fields.get(name, _NO_MEMBERS)
                 for member in value:
-                    if member in members:
+                    if member in _KEYED and name == "metadata":
+                        self._count_keys(verb, kind, member, value[member])
+                    elif member in members:
                         members[member] += 1
                     elif name != "metadata" or member not in _CONDITIONS:
                         self._count_field(verb, kind, name, member)
@@ -91,6 +127,15 @@ class ControllerCounts:
                 for name, members in fields.items():
                     for member, count in members.items():
                         yield verb, kind, name, member, count
+
+    def _count_keys(self, verb: str, kind: str, member: str, values: Any) -> None:
+        """Count each label or annotation of a body as a field of its own."""
+        for key in values if type(values) is dict else (WHOLE,):
+            field = f"{member}.{key}"
+            known = self.calls.get(verb, {}).get(kind, _NO_FIELDS).get("metadata", _NO_MEMBERS)
+            if field not in known and len(known) >= _KEYS_MAX:
+                field = f"{member}.{WHOLE}"
+            self._count_field(verb, kind, "metadata", field)
 
     def _count_field(self, verb: str, kind: str, name: str, member: str) -> None:
         members = self.calls.get(verb, {}).get(kind, _NO_FIELDS).get(name, _NO_MEMBERS)
@@ -131,6 +176,10 @@ class Aggregate:
             for cache, verbs in table.reads.items():
                 for verb, count in verbs.items():
                     found[controller, verb, kind_of_cache(cache), WHOLE] += count
+            for verb, counts in ((TOUCH, table.touches), (WAKE, table.wakes)):
+                for kind, fields in counts.items():
+                    for field, count in fields.items():
+                        found[controller, verb, kind, field] += count
             for verb, kind, name, member, count in table.fields():
                 found[controller, verb, kind, f"{name}.{member}" if member else name] += count
         for (controller, verb, kind, field), count in sorted(found.items()):
@@ -152,13 +201,16 @@ def _kind_of(call: Call) -> str:
     return str(intent.get("kind", OTHER)) if type(intent) is dict else OTHER
 
 
-def _fields_of(intent: Any) -> Iterator[tuple[str, str]]:
+def fields_of_patch(intent: Any) -> Iterator[tuple[str, str]]:
     """The fields of a JSON patch; for any other body, the whole object."""
     if not isinstance(intent, list | tuple) or not intent:
         yield WHOLE, ""
         return
     for operation in intent:
         path = operation.get("path", "") if isinstance(operation, dict) else ""
-        _, name, member = (*path.split("/"), "", "")[:3]
-        member = "" if name in _OPEN_MAPS else member.replace("~1", "/").replace("~0", "~")
-        yield name or WHOLE, member
+        _, name, member, key = (*path.split("/"), "", "", "")[:4]
+        if name in OPEN_MAPS:
+            member = ""
+        elif name == "metadata" and member in _KEYED:
+            member = f"{member}.{key or WHOLE}"
+        yield name or WHOLE, member.replace("~1", "/").replace("~0", "~")

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from kedge.api.field_notes import FieldNotes
 from kedge.env import Env
 from kedge.keys import Key, Revision
-from kedge.observe.recording.aggregate import Aggregate, FieldCount
+from kedge.observe.recording.aggregate import Aggregate
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.rules import WROTE, KeepReason, KeepRules, KeepSelector, Window
-from kedge.observe.records import CacheRead, Call, CoverageRecord, Decision
+from kedge.observe.records import CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
 
 Release = Callable[[], None]
 Pin = Callable[[Decision], Sequence[Release]]
+TakeKept = Callable[[Decision], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +94,22 @@ class Recorder:
         self._ended: list[Decision] = []
         """Decisions that are not counted yet, nor kept. Many together cost less: the code is in the processor's caches
         from the second on. Every reader, and every flush of the log, calls `_process` first."""
+        self._on_kept: list[TakeKept] = []
         self._pins: list[Pin] = []
         """One for each of `_ended`."""
+        self._judged: list[bool] = []
+        """For each of `_ended`, whether the rules have seen it."""
         self._batch_max = env.limits.decisions_batch_max
+        self._noted = (env.limits.decisions_noted_first, env.limits.decisions_noted_every)
+        self._begun: dict[str, int] = {}
+        """By controller: decisions that asked for notes."""
+        self._deciders: dict[str, None] = {}
+        """Every `Decision.process`, in order."""
+        self._recent: dict[Revision, tuple[Decision, Pin]] = {}
+        """Decisions that no rule kept, by the revisions that they wrote."""
+        self._recent_order: deque[Revision] = deque()
+        """These revisions, oldest first, with those of decisions that were kept meanwhile."""
+        self._recent_max = env.limits.decisions_recent_max
         self._kept = dict.fromkeys((rule.value for rule in KeepReason), 0)
         self._since = env.now()
         self._seen = 0
@@ -104,7 +119,9 @@ class Recorder:
         """Whether the recorder records; False turns it off."""
         if log is not None:
             log.add_source(self._process)
-            log.cover_by(partial(self.coverage_record, env.new_uid()[:8]))
+            run = env.new_uid()[:8]
+            log.cover_by(partial(self.coverage_record, run))
+            log.count_by(partial(self.counts_record, run))
         self._show()
 
     # -- recording ---------------------------------------------------------------------------------
@@ -113,8 +130,23 @@ class Recorder:
         """The rule that keeps this decision, which has ended; empty if it is only counted."""
         return self._keeper.why_keep(decision) if self.records else ""
 
-    def take(self, decision: Decision, pin: Pin = _pin_nothing) -> None:
-        """Count a decision that has ended, and keep it if `Decision.kept` is set already or a rule keeps it.
+    def notes_for(self, decision: Decision) -> FieldNotes | None:
+        """Notes for a decision that begins; None if the fields that it reads are not noted.
+
+        Noted are the first decisions of each controller, retries, all decisions while a window is open, and a sample.
+        """
+        if not self.records:
+            return None
+        name = decision.controller
+        begun = self._begun[name] = self._begun.get(name, 0) + 1
+        first, every = self._noted
+        if begun <= first or begun % every == 0 or decision.attempt > 1 or self._keeper.has_windows:
+            return FieldNotes(self._env.limits.decision_objects_noted_max)
+        return None
+
+    def take(self, decision: Decision, pin: Pin = _pin_nothing, *, judged: bool = False) -> None:
+        """Count a decision that has ended, and keep it if `Decision.kept` is set already or a rule keeps it. With
+        `judged`, `kept` is the verdict of `why_keep`, also if it is empty.
 
         `pin` is called for a kept decision: it pins the parts of the received logs that a recheck needs. The functions
         that it returns are called when the record leaves memory. None of these may raise. The decision must not change
@@ -122,22 +154,40 @@ class Recorder:
         """
         if not self.records:
             return
-        self._seen += 1
+        self._seen += not decision.part_of  # a report decides nothing
         self._ended.append(decision)
         self._pins.append(pin)
+        self._judged.append(judged)
         # A window keeps what ends while it is open, so it must be looked at now.
         if len(self._ended) >= self._batch_max or self._keeper.has_windows:
             self._process()
 
-    def open_window(self, name: str, *, until_s: float, tenants: Iterable[str] = (), keys: Iterable[Key] = ()) -> None:
-        """Keep every decision about these tenants and keys, or every decision, until `env.monotonic()` is `until_s`.
+    def on_kept(self, take: TakeKept) -> None:
+        """Call a function with every decision that is kept from now on. It must not raise, nor change the decision."""
+        self._on_kept.append(take)
+
+    def catch_up(self) -> None:
+        """Count and keep the decisions that have ended, without waiting for a full batch."""
+        self._process()
+
+    def open_window(
+        self,
+        name: str,
+        *,
+        until_s: float,
+        tenants: Iterable[str] = (),
+        keys: Iterable[Key] = (),
+        workloads: Iterable[Key] = (),
+    ) -> None:
+        """Keep every decision about these tenants, keys, and workloads with what they own, until `env.monotonic()` is
+        `until_s`. A window that names none of them keeps every decision.
 
         Raises:
             BadRequest: it would be open for too long. Choose an earlier end, and open it again later.
             TooManyRequests: too many are open. Close one first.
         """
         self._process()
-        self._keeper.open_window(name, until_s=until_s, tenants=tenants, keys=keys)
+        self._keeper.open_window(name, until_s=until_s, tenants=tenants, keys=keys, workloads=workloads)
 
     def close_window(self, name: str) -> bool:
         """Close a window before its end; False if there is none of that name."""
@@ -146,6 +196,8 @@ class Recorder:
     def close(self) -> None:
         """Release every record and its pins. The counts stay."""
         self._process()
+        self._recent.clear()
+        self._recent_order.clear()
         while self._held:
             self._drop_oldest()
 
@@ -199,6 +251,12 @@ class Recorder:
         found = self.coverage()
         return CoverageRecord(process, found.since, found.until, found.seen, dict(found.kept), found.sample_every)
 
+    def counts_record(self, process: str) -> CountsRecord:
+        """The counts up to now, for a log or a kept file. `process` names this recorder in it."""
+        rows = tuple(self.counts())
+        noted_every = self._env.limits.decisions_noted_every
+        return CountsRecord(process, self._since, self._env.now(), rows, tuple(self._deciders), noted_every)
+
     def statistics(self) -> RecorderStatistics:
         self._process()
         return RecorderStatistics(
@@ -221,9 +279,16 @@ class Recorder:
             return
         ended, self._ended = self._ended, []
         pins, self._pins = self._pins, []
-        for decision, pin in zip(ended, pins, strict=True):
+        judgements, self._judged = self._judged, []
+        for decision, pin, judged in zip(ended, pins, judgements, strict=True):
+            wrote: list[Revision] = []
             table = self._aggregate.table(decision.controller)
             reads = table.reads
+            if decision.process not in self._deciders:
+                self._deciders[decision.process] = None
+            table.count_wakes(decision.wakes)
+            if decision.touched:
+                table.count_touches(decision)
             for step in decision.steps:
                 if type(step) is CacheRead:
                     try:
@@ -233,11 +298,40 @@ class Recorder:
                 elif type(step) is Call:
                     table.count_call(step)
                     if step.revision and step.outcome in WROTE:
-                        self._index(step, decision.id)
-            if not decision.kept:
+                        self._index(step, decision.part_of or decision.id)
+                        wrote.append(step.revision)
+            if decision.scheduling is not None:
+                table.count_snapshot(decision.marks)
+            if not judged and not decision.kept:
                 decision.kept = self._keeper.why_keep(decision)
             if decision.kept:
                 self._keep(decision, pin(decision))
+                self._keep_writers(decision)
+            elif wrote:
+                self._remember(wrote, decision, pin)
+
+    def _remember(self, revisions: list[Revision], decision: Decision, pin: Pin) -> None:
+        """Hold a decision that no rule keeps for a while: one that read what it wrote may be kept soon."""
+        for revision in revisions:
+            self._recent[revision] = (decision, pin)
+            self._recent_order.append(revision)
+        while len(self._recent_order) > self._recent_max:
+            self._recent.pop(self._recent_order.popleft(), None)
+
+    def _keep_writers(self, decision: Decision) -> None:
+        """Keep the decisions that wrote what a kept one read, if they are still there. One step back, and no further:
+        the writers of their inputs in turn would be everything."""
+        recent = self._recent
+        if not recent:
+            return
+        oldest = self._recent_order[0]
+        for revision in _revisions_read(decision):
+            if revision >= oldest and (found := recent.get(revision)) is not None:
+                writer, pin = found
+                for call in writer.calls:
+                    recent.pop(call.revision, None)
+                writer.kept = f"{KeepReason.INPUT}: of {decision.id}"
+                self._keep(writer, pin(writer))
 
     def _index(self, call: Call, decision_id: str) -> None:
         key, revision, reply, writers = call.key, call.revision, call.reply, self._writers
@@ -255,8 +349,9 @@ class Recorder:
         writers[revision] = (key, decision_id)
 
     def _keep(self, decision: Decision, releases: Sequence[Release]) -> None:
-        rule = decision.kept.partition(":")[0]
-        self._kept[rule if rule in self._kept else KeepReason.OTHER.value] += 1
+        if not decision.part_of:
+            rule = decision.kept.partition(":")[0]
+            self._kept[rule if rule in self._kept else KeepReason.OTHER.value] += 1
         self._held.append((decision, releases))
         self._by_id[decision.id] = decision
         if len(self._held) > self._env.limits.decisions_kept_max:
@@ -264,6 +359,8 @@ class Recorder:
             self._dropped += 1
         if self._log is not None:
             self._log.append(decision)
+        for take in self._on_kept:
+            take(decision)
 
     def _drop_oldest(self) -> None:
         decision, releases = self._held.popleft()
@@ -278,19 +375,24 @@ class Recorder:
         held = metrics.gauge("kedge_decisions_held", "Kept records in memory")
         seen = metrics.counter("kedge_decisions_total", "Decisions that ended")
         kept = metrics.counter("kedge_decisions_kept_total", "Decisions kept in full, by rule", ("rule",))
-        dropped = metrics.counter(
-            "kedge_decisions_dropped_total", "Kept records that were removed from memory for newer ones"
+        drops = metrics.counter(
+            "kedge_decisions_dropped_total",
+            "Decisions whose full record was not kept, or was removed from memory for newer ones",
+            ("why",),
         )
+        dropped, counted = drops.labels("memory"), drops.labels("sampled away")
         other = metrics.counter("kedge_decisions_other_total", "Reads and fields counted in the row `other`")
-        seen_shown = dropped_shown = other_shown = 0
+        seen_shown = dropped_shown = counted_shown = other_shown = 0
 
         def update() -> float:
-            nonlocal seen_shown, dropped_shown, other_shown
+            nonlocal seen_shown, dropped_shown, counted_shown, other_shown
             self._process()
             seen.inc(self._seen - seen_shown)
             dropped.inc(self._dropped - dropped_shown)
             other.inc(self._aggregate.other - other_shown)
             seen_shown, dropped_shown, other_shown = self._seen, self._dropped, self._aggregate.other
+            counted.inc(self._seen - sum(self._kept.values()) - counted_shown)
+            counted_shown = self._seen - sum(self._kept.values())
             for rule, count in self._kept.items():
                 kept.labels(rule).inc(count - shown[rule])
                 shown[rule] = count
@@ -299,10 +401,24 @@ class Recorder:
         held.set_function(update)
         for series, help_text, read in (
             ("kedge_decisions_rows", "Rows in use for the counts of reads and writes", lambda: self._aggregate.rows),
+            ("kedge_decisions_recent", "Versions whose writers no rule has kept yet", lambda: len(self._recent)),
             ("kedge_decisions_writers", "Versions whose decision can be looked up", lambda: len(self._writers)),
             ("kedge_decisions_windows", "Open recording windows", lambda: len(self._keeper.windows())),
         ):
             metrics.gauge(series, help_text).set_function(read)
+
+
+def _revisions_read(decision: Decision) -> Iterator[Revision]:
+    """The versions that a decision was made on, as far as its record has them."""
+    attempt = decision.scheduling
+    if attempt is not None:
+        yield attempt.pod_revision
+        if attempt.cause is not None:
+            yield attempt.cause.revision
+    for step in decision.steps:
+        if type(step) is CacheRead:
+            for each in step.objects:
+                yield each.revision
 
 
 def _release(releases: Sequence[Release]) -> None:

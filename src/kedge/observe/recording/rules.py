@@ -28,6 +28,8 @@ class KeepReason(StrEnum):
     PRIORITY = "priority"
     TENANT = "tenant"
     SAMPLE = "sample"
+    INPUT = "input"
+    """It wrote a version that a kept decision read."""
     OTHER = "other"
     """A reason that the creator of the record gave itself."""
 
@@ -55,18 +57,27 @@ class KeepRules:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A period in which more is kept, such as a rollout. It covers everything if it names neither tenants nor keys."""
+    """A period in which more is kept, such as a rollout. It covers everything if it names no tenants and no objects."""
 
     name: str
     until_s: float
     """On the monotonic clock."""
     tenants: frozenset[str]
     keys: frozenset[Key]
+    workloads: frozenset[Key] = frozenset()
+    """Objects with everything that they own. A decision has no owner, so they are known by their names: those of the
+    namespace that begin with the workload's name and a dash."""
 
     def covers(self, decision: Decision) -> bool:
-        if not self.tenants and not self.keys:
+        if not self.tenants and not self.keys and not self.workloads:
             return True
-        return decision.tenant in self.tenants or decision.key in self.keys
+        key = decision.key
+        if decision.tenant in self.tenants or key in self.keys or key in self.workloads:
+            return True
+        return any(
+            each.namespace == key.namespace and (key.name == each.name or key.name.startswith(f"{each.name}-"))
+            for each in self.workloads
+        )
 
 
 class KeepSelector:
@@ -111,7 +122,15 @@ class KeepSelector:
 
     # -- windows -----------------------------------------------------------------------------------
 
-    def open_window(self, name: str, *, until_s: float, tenants: Iterable[str], keys: Iterable[Key]) -> None:
+    def open_window(
+        self,
+        name: str,
+        *,
+        until_s: float,
+        tenants: Iterable[str] = (),
+        keys: Iterable[Key] = (),
+        workloads: Iterable[Key] = (),
+    ) -> None:
         limits, now_s = self._env.limits, self._env.monotonic()
         if until_s - now_s > limits.decision_window_s_max:
             raise BadRequest(
@@ -123,7 +142,7 @@ class KeepSelector:
             raise TooManyRequests(
                 f"{len(self._windows)} windows are open, which is the limit: close one before opening {name!r}"
             )
-        self._windows[name] = Window(name, until_s, frozenset(tenants), frozenset(keys))
+        self._windows[name] = Window(name, until_s, frozenset(tenants), frozenset(keys), frozenset(workloads))
 
     def close_window(self, name: str) -> bool:
         return self._windows.pop(name, None) is not None
@@ -133,11 +152,17 @@ class KeepSelector:
         return tuple(self._windows.values())
 
     def _covering(self, decision: Decision) -> str:
-        now_s = self._env.monotonic()
+        now_s, ended = self._env.monotonic(), False
+        found = ""
         for window in self._windows.values():
-            if now_s < window.until_s and window.covers(decision):
-                return window.name
-        return ""
+            if now_s >= window.until_s:
+                ended = True
+            elif window.covers(decision):
+                found = window.name
+                break
+        if ended:
+            self._forget_ended()
+        return found
 
     def _forget_ended(self) -> None:
         now_s = self._env.monotonic()

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from kedge.api.kinds import KINDS, Registry
 from kedge.errors import NotFound
-from kedge.kept import BadKeptFile, Gap, read_bytes
-from kedge.observe.records import BadRecord, CoverageRecord, Decision, RecordReader
+from kedge.kept import BadKeptFile, Gap, Section, read_bytes
+from kedge.observe.records import BadRecord, Decision, Record, RecordReader
 
 _log = logging.getLogger("kedge.observe")
 _NAME: Final = re.compile(r"decisions-(\d{10})\.log")
+
+
+_CUT_OFF: Final = (
+    "its process was killed: decisions that had not ended then have no record, but the versions that they wrote carry"
+    " their ids"
+)
 
 
 def segment_path(directory: Path, number: int) -> Path:
@@ -47,6 +53,10 @@ class SkippedPart(NamedTuple):
         return f"{self.segment.name}: {self.bytes} bytes at {self.at} were passed over: {self.why}"
 
 
+def no_log(directory: Path, error: OSError) -> NotFound:
+    return NotFound(f"no decision log can be read in {directory}: {error}; give the directory of one")
+
+
 def log_folders(directory: Path) -> list[Path]:
     """The directory itself, and each one directly below it: processes on one machine have a log each.
 
@@ -56,7 +66,7 @@ def log_folders(directory: Path) -> list[Path]:
     try:
         return [directory, *sorted(each for each in directory.iterdir() if each.is_dir())]
     except OSError as error:
-        raise NotFound(f"no decision log can be read in {directory}: {error}; give the directory of one") from error
+        raise no_log(directory, error) from error
 
 
 def read_decisions(
@@ -68,7 +78,7 @@ def read_decisions(
 
 def read_log(
     directory: Path, kinds: Registry = KINDS, *, report: Callable[[SkippedPart], None] | None = None
-) -> Iterator[Decision | CoverageRecord]:
+) -> Iterator[Record]:
     """Every record in the log of `directory`, oldest first. Parts that cannot be read go to `report`, or are logged.
 
     It may be read while it is written: an unfinished section is passed over, and old segments may be removed.
@@ -76,11 +86,11 @@ def read_log(
     Raises:
         NotFound: there is no such directory. Give that of a log.
     """
-    skip = _warn if report is None else report
+    skip = warn_of if report is None else report
     try:
         found = segments(directory)
     except OSError as error:
-        raise NotFound(f"no decision log can be read in {directory}: {error}; give the directory of one") from error
+        raise no_log(directory, error) from error
     newest = max(found, default=0)
     for number, path in found.items():
         try:
@@ -91,33 +101,36 @@ def read_log(
         except OSError as error:
             skip(SkippedPart(path, 0, 0, f"it cannot be read: {error}"))
             continue
-        for each in _read_segment(data, path, kinds, is_newest=number == newest):
+        for each in read_segment(read_bytes(data, path), RecordReader(kinds), path, is_newest=number == newest):
             if isinstance(each, SkippedPart):
                 skip(each)
             else:
                 yield each
 
 
-def _warn(skipped: SkippedPart) -> None:
+def warn_of(skipped: SkippedPart) -> None:
+    """Log a part that could not be read."""
     _log.log(logging.DEBUG if skipped.tail else logging.WARNING, "%s", skipped)
 
 
-def _read_segment(
-    data: bytes, path: Path, kinds: Registry, *, is_newest: bool
-) -> Iterator[Decision | CoverageRecord | SkippedPart]:
-    reader = RecordReader(kinds)
+def read_segment(
+    sections: Iterable[Section | Gap], reader: RecordReader, path: Path, *, is_newest: bool
+) -> Iterator[Record | SkippedPart]:
+    """The records in the sections of one segment, and each part that cannot be read."""
     try:
-        for each in read_bytes(data, path):
+        for each in sections:
             if isinstance(each, Gap):
-                if each.bytes or (each.tail and not is_newest):
-                    yield SkippedPart(path, each.at, each.bytes, each.why, tail=is_newest and each.tail)
+                killed = each.tail and not is_newest  # a later segment exists, so no process writes to this one
+                if each.bytes or killed:
+                    why = f"{each.why}; {_CUT_OFF}" if killed else each.why
+                    yield SkippedPart(path, each.at, each.bytes, why, tail=is_newest and each.tail)
                 continue
             try:
                 found = reader.read(each)
             except BadRecord as error:
                 yield SkippedPart(path, each.at, len(each.body), str(error))
                 continue
-            if isinstance(found, Decision | CoverageRecord):
+            if found is not None:
                 yield found
     except BadKeptFile as error:
-        yield SkippedPart(path, 0, len(data), str(error))
+        yield SkippedPart(path, 0, path.stat().st_size if path.exists() else 0, str(error))

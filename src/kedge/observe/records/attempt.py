@@ -105,7 +105,7 @@ class NodeAccount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reasons: tuple[str, ...] = ()
     """The reason code of each blocker in `legend`; empty in records of before."""
     empty: EmptyNodes | None = None
-    """None in records of before."""
+    """None for a pod that was placed, and in records of before."""
 
     def reason_of(self, blocker: str) -> str:
         """The reason code of a blocker; empty if the record does not have it."""

@@ -22,6 +22,7 @@ from kedge.keys import Key, Origin, Revision
 from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, encode_plain
 from kedge.observe.records.history import (
     CommitRecord,
+    CountsRecord,
     CoverageRecord,
     OutsideEvent,
     ReceivedChange,
@@ -37,10 +38,11 @@ COMMIT: Final = "commit"
 RECEIVED: Final = "received"
 OUTSIDE: Final = "outside"
 COVERAGE: Final = "coverage"
+COUNTS: Final = "counts"
 CODEC_VERSION: Final = 2
 """The version of all sections above. Fields may be added at the end of a record without a new one."""
 
-Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent | CoverageRecord
+Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent | CoverageRecord | CountsRecord
 
 
 class BadRecord(KedgeError):
@@ -66,6 +68,20 @@ class Version(NamedTuple):
         return Object(kind, self.key, self.value, revision=self.revision, created=self.created, origin=self.origin)
 
 
+class _WirePart(NamedTuple):
+    """A `ReceivedPart` in bytes: its objects are the numbers of their versions."""
+
+    process: str
+    deciders: tuple[str, ...]
+    cache: str
+    place: int
+    revision: Revision
+    base: list[int]
+    entries: list[tuple[int, str, Revision, list[tuple[str, Key, int | None, Revision, bool]]]]
+    continues: bool = False
+    """Records of before do not have it."""
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
@@ -85,6 +101,8 @@ class RecordEncoder:
         self._numbers = 0
         self._new: list[Object] = []
         """Versions that the record being encoded is the first to refer to. The last has number `_numbers - 1`."""
+        self.added: tuple[int, list[Object]] = (0, [])
+        """The versions that the last record brought, and the number of the first: one section each, before its own."""
 
     def decision(self, decision: Decision, *, bytes_max: int = 1 << 62) -> list[bytes] | None:
         """The sections to append, versions first; None if they would be more than `bytes_max`.
@@ -123,13 +141,18 @@ class RecordEncoder:
         return self._record(COMMIT, lambda: (commit.revision, commit.at, self._all(commit.written), commit.deleted))
 
     def received(self, part: ReceivedPart) -> list[bytes]:
-        return self._record(RECEIVED, lambda: (*part[:5], self._all(part.base), self._entries(part.entries)))
+        return self._record(
+            RECEIVED, lambda: _WirePart(*part[:5], self._all(part.base), self._entries(part.entries), part.continues)
+        )
 
     def outside(self, event: OutsideEvent) -> list[bytes]:
         return self._record(OUTSIDE, lambda: event)
 
     def coverage(self, coverage: CoverageRecord) -> list[bytes]:
         return self._record(COVERAGE, lambda: coverage)
+
+    def counts(self, counts: CountsRecord) -> list[bytes]:
+        return self._record(COUNTS, lambda: counts)
 
     def _entries(self, entries: Iterable[ReceivedEntry]) -> list[Any]:
         return [
@@ -168,7 +191,7 @@ class RecordEncoder:
         if sum(map(len, made)) > bytes_max:
             self._forget(first)
             return None
-        self._new.clear()
+        self.added, self._new = (first, self._new), []
         return made
 
     def _begin(self) -> int:
@@ -203,21 +226,23 @@ class RecordEncoder:
 
 # -- reading ---------------------------------------------------------------------------------------
 
-_WireEntry: TypeAlias = tuple[int, str, Revision, list[tuple[str, Key, int | None, Revision, bool]]]
 _version: Final = msgspec.msgpack.Decoder(tuple[int, Key, Revision, Revision, Origin, bytes])
 _decision: Final = msgspec.msgpack.Decoder(Decision)
 _state: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int]])
 _commit: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int], tuple[Key, ...]])
-_received: Final = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], str, int, Revision, list[int], list[_WireEntry]])
+_received: Final = msgspec.msgpack.Decoder(_WirePart)
 _outside: Final = msgspec.msgpack.Decoder(OutsideEvent)
 _coverage: Final = msgspec.msgpack.Decoder(CoverageRecord)
+_counts: Final = msgspec.msgpack.Decoder(CountsRecord)
 
 
 class RecordReader:
     """Decodes the sections of one stream, in order. Each version becomes an object once, and only when it is needed."""
 
-    def __init__(self, kinds: Registry = KINDS) -> None:
+    def __init__(self, kinds: Registry = KINDS, find_version: Callable[[int], Section | None] | None = None) -> None:
+        """`find_version` finds the section of a version that was not read yet, for a reader that begins anywhere."""
         self._kinds = kinds
+        self._find_version = find_version
         self._versions: dict[int, Version] = {}
         self._objects: dict[int, Object] = {}
 
@@ -266,7 +291,7 @@ class RecordReader:
         return CommitRecord(revision, at, self._all(numbers), deleted)
 
     def _read_received(self, body: bytes) -> ReceivedPart:
-        process, deciders, cache, place, revision, base, entries = _received.decode(body)
+        process, deciders, cache, place, revision, base, entries, continues = _received.decode(body)
         made = [
             ReceivedEntry(
                 at,
@@ -281,13 +306,16 @@ class RecordReader:
             )
             for at, source, reached, changes in entries
         ]
-        return ReceivedPart(process, deciders, cache, place, revision, self._all(base), tuple(made))
+        return ReceivedPart(process, deciders, cache, place, revision, self._all(base), tuple(made), continues)
 
     def _read_outside(self, body: bytes) -> OutsideEvent:
         return _outside.decode(body)
 
     def _read_coverage(self, body: bytes) -> CoverageRecord:
         return _coverage.decode(body)
+
+    def _read_counts(self, body: bytes) -> CountsRecord:
+        return _counts.decode(body)
 
     def _all(self, numbers: Iterable[int]) -> tuple[Object, ...]:
         return tuple(map(self._find, numbers))
@@ -296,6 +324,9 @@ class RecordReader:
         found = self._objects.get(number)
         if found is None:
             version = self._versions.get(number)
+            if version is None and self._find_version is not None and (section := self._find_version(number)):
+                self._add_version(section.body)
+                version = self._versions.get(number)
             if version is None:
                 raise LookupError(f"it refers to version {number}, which is not in this file")
             found = self._objects[number] = version.object(self._kinds)
@@ -310,6 +341,7 @@ _READERS: Final[dict[str, Callable[[RecordReader, bytes], Record | None]]] = {
     RECEIVED: RecordReader._read_received,
     OUTSIDE: RecordReader._read_outside,
     COVERAGE: RecordReader._read_coverage,
+    COUNTS: RecordReader._read_counts,
 }
 
 

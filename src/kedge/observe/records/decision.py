@@ -7,7 +7,7 @@ the version that was read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -33,6 +33,10 @@ _encode_json: Final = msgspec.json.Encoder(enc_hook=encode_plain).encode
 _decode_json: Final = msgspec.json.Decoder().decode
 
 
+SNAPSHOT: Final = "snapshot"
+"""The verb of a scheduling attempt's reads."""
+
+
 class CacheMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The position of one cache at one moment."""
 
@@ -48,7 +52,7 @@ class CacheRead(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rea
 
     cache: str
     verb: str
-    """`get`, `list` or `index`."""
+    """`get`, `list`, `index` or, of a scheduling attempt, `snapshot`."""
     about: tuple[str, ...]
     """For `get` the namespace and name, for `list` the namespace and selector, for `index` its name and the value."""
     place: int
@@ -82,7 +86,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     """The error as a `Status`."""
     reply: Objects = ()
     marks: tuple[CacheMark, ...] = ()
-    """The caches when the reply came, if one of them had moved since the decision began; else empty."""
+    """The caches when the reply came, if any cache had moved since the decision began; else empty."""
     unanswered_s: float = 0.0
     """How long it had no answer, if the reply was lost and a read or a repeat by the client found the write; else 0."""
 
@@ -131,7 +135,70 @@ class NotStarted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="no
     error: str
 
 
-DecisionStep: TypeAlias = CacheRead | Call | Clock | Budget | Measured | NotStarted
+class PodAct(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="act"):
+    """An act of an agent on a pod, or an observation that its next act follows from."""
+
+    verb: str
+    """`start`, `restart`, `stop`, `back off`, `refuse`, `fail`, `exit` or `probe`."""
+    container: str
+    """Empty if it is about the whole pod."""
+    why: str = ""
+    attempt: int = 0
+    """The attempt number of the container's process."""
+    delay_s: float = 0.0
+    """The pause before the next start."""
+
+    def __str__(self) -> str:
+        what = f"{self.verb} {self.container}".rstrip()
+        again = f", attempt {self.attempt}" if self.attempt else ""
+        pause = f", {self.delay_s:.0f} s" if self.delay_s else ""
+        return f"{what}{again}{pause}" + (f": {self.why}" if self.why else "")
+
+
+class PodRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The run of a pod that an agent decided about: it starts a process for this run alone."""
+
+    node: str
+    node_uid: str
+    """The incarnation of the node; empty before it is registered."""
+    bind_revision: Revision
+    """The revision of the node that the bind proved; 0 for a pod that no scheduler bound."""
+
+
+class AdmissionAct(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="admission"):
+    """A change or a refusal of a write by one policy."""
+
+    policy: str
+    """The name of a policy, or the key of the object that sets it, such as a LimitRange or a ResourceQuota."""
+    revision: Revision
+    """The revision of that object; 0 for a built-in policy."""
+    verb: str
+    """`changed` or `refused`."""
+    detail: str
+    """The paths that it changed, or its reason."""
+
+    def __str__(self) -> str:
+        at = f" at revision {self.revision}" if self.revision else ""
+        refused = "" if self.verb == "changed" else "it: "
+        return f"{self.policy}{at} {self.verb} {refused}{self.detail}"
+
+
+class AdmittedWrite(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The write that an admission decision is about."""
+
+    caller: str
+    groups: tuple[str, ...]
+    decision: str
+    """The decision that led to the request; empty for a person's."""
+    revision: Revision
+    """The revision that it was committed at; 0 if it was refused."""
+    owner_uid: str
+    """The uid of the controller that owns the object: a refused object has no version that would name it."""
+    repeats: int = 0
+    """Equal refusals since the last record of one: those are only counted."""
+
+
+DecisionStep: TypeAlias = CacheRead | Call | Clock | Budget | Measured | NotStarted | PodAct | AdmissionAct
 
 
 class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
@@ -181,6 +248,14 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """Objects it read that are missing here: with them the record was too large for the log."""
     fenced: bool = True
     """Whether the server checks fences. False on Kubernetes: there a former leader's late write is not refused."""
+    part_of: str = ""
+    """For a report: the decision whose outcome it writes, whose id its versions carry; its own id without one."""
+    pod_run: PodRun | None = None
+    """The part that only an agent's decision has."""
+    admission: AdmittedWrite | None = None
+    """The part that only a decision of admission has."""
+    touched: dict[str, tuple[str, ...]] | None = None
+    """The fields that it read, by kind; None unless this decision was noted."""
 
     @property
     def calls(self) -> list[Call]:
@@ -188,4 +263,15 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
     @property
     def reads(self) -> list[CacheRead]:
-        return [step for step in self.steps if isinstance(step, CacheRead)]
+        """Its reads from caches. A scheduling attempt reads a snapshot of every cache that it follows, at its mark."""
+        found = [step for step in self.steps if isinstance(step, CacheRead)]
+        if self.scheduling is not None:
+            found += [
+                CacheRead(each.cache, SNAPSHOT, (), each.place, each.revision, each.age_s, 0) for each in self.marks
+            ]
+        return found
+
+
+def call_ended(decision: Decision, call: Call) -> datetime:
+    """When the reply of a call came."""
+    return decision.began + timedelta(seconds=call.began_s + call.took_s)

@@ -66,6 +66,8 @@ class ReceivedPart(NamedTuple):
     base: tuple[Object, ...]
     """The objects in the cache at `place`."""
     entries: tuple[ReceivedEntry, ...]
+    continues: bool = False
+    """It has no base: its entries follow those of the part before it of the same cache and process."""
 
 
 class CoverageRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -80,6 +82,41 @@ class CoverageRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """By rule."""
     sample_every: int
     """One in so many of the decisions that no other rule keeps is kept."""
+
+
+class FieldCount(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
+    """How often one controller read or wrote one field of one kind."""
+
+    controller: str
+    verb: str
+    kind: str
+    field: str
+    count: int
+
+
+class CountsRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Counts of reads and writes by one process, up to a moment. Never sampled."""
+
+    process: str
+    """The run of the recorder, as in its `CoverageRecord`. A row replaces an earlier one of the same run."""
+    since: datetime
+    until: datetime
+    rows: tuple[FieldCount, ...]
+    """Rows that changed since the last record in this file. The first one in a file has all."""
+    deciders: tuple[str, ...] = ()
+    """The values of `Decision.process` of this process: its components share one client, with its bounds."""
+    noted_every: int = 0
+    """The fields of one decision in so many were noted; 0 for a recorder that notes none."""
+
+
+class KeptTotals(NamedTuple):
+    """All kept decisions of some logs, for a view of a few of them."""
+
+    rules: dict[str, int]
+    """How many of them each rule kept."""
+    first: datetime | None
+    """When the earliest began; None if there is none."""
+    last: datetime | None
 
 
 class OutsideEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):

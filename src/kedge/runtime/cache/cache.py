@@ -94,6 +94,7 @@ class Cache:
             ("kedge_cache_tombstones", "Deletions remembered", lambda: len(self._tombstones)),
             ("kedge_cache_received_log", "Entries kept in the received log", lambda: len(self.received)),
             ("kedge_cache_waiting", "Readers that wait for a revision", lambda: self._waits.waiting),
+            ("kedge_watch_lag_revisions", "Revisions behind the store at its last probe", lambda: self.lag_revisions),
         )
         for series, help_text, value in gauges:
             gauge(series, help_text, labels).labels(name).set_function(value)
@@ -101,6 +102,9 @@ class Cache:
         self._stale = counter(
             "kedge_cache_stale_events_total", "Events older than the state of the cache", labels
         ).labels(name)
+        counter("kedge_cache_relists_total", "Lists that replaced the content", labels).labels(name).set_function(
+            lambda: self._relists
+        )
         self._missed = counter("kedge_cache_missed_changes_total", "Changes found only by a list", labels).labels(name)
         self._handler_failures = counter(
             "kedge_cache_handler_failures_total", "Handlers and index functions that raised", labels
@@ -185,6 +189,12 @@ class Cache:
         more than `Limits.watch_probe_s`, and its events prove nothing until it has caught up.
         """
         return self._env.monotonic() - self._proved_s
+
+    @property
+    def lag_revisions(self) -> int:
+        """How far the last probe found the store ahead; 0 once the cache has reached it, and before the first probe."""
+        target = self._target
+        return max(0, target[0] - self._revision) if target is not None and target is not _UNKNOWN else 0
 
     @property
     def place(self) -> int:

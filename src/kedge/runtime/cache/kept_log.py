@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from kedge.api.objects import Object
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.records import ReceivedChange, ReceivedEntry, ReceivedPart
+from kedge.observe.records import CacheMark, ReceivedChange, ReceivedEntry, ReceivedPart
 from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.received import CacheChange, ChangeType, Received, ReceivedLog, Source
 
@@ -16,27 +16,56 @@ def received_part(cache: Cache, *, process: str, deciders: Iterable[str]) -> Rec
     """Everything that is left of a cache's received log."""
     log = cache.received
     objects, revision = log.state_at(log.oldest)
-    entries = [
-        ReceivedEntry(
-            entry.place,
-            entry.source.value,
-            entry.revision,
-            tuple(
-                [
-                    ReceivedChange(change.type.value, change.key, change.new, change.revision, change.missed)
-                    for change in entry.changes
-                ]
-            ),
-        )
-        for entry in log.after(log.oldest)
-    ]
+    entries = map(received_entry, log.after(log.oldest))
     base = tuple(objects[key] for key in sorted(objects))
     return ReceivedPart(process, tuple(deciders), cache.name, log.oldest, revision, base, tuple(entries))
 
 
-def received_logs(parts: Iterable[ReceivedPart], decider: str, limits: Limits) -> Mapping[str, ReceivedLog]:
-    """The received logs that decisions of `decider` (a `Decision.process`) read from, by cache."""
-    return {part.cache: restored_log(part, limits) for part in parts if decider in part.deciders}
+def received_entry(entry: Received) -> ReceivedEntry:
+    """An entry of a received log as a record."""
+    changes = [
+        ReceivedChange(each.type.value, each.key, each.new, each.revision, each.missed) for each in entry.changes
+    ]
+    return ReceivedEntry(entry.place, entry.source.value, entry.revision, tuple(changes))
+
+
+class KeptLogs:
+    """The received logs that decisions of one decider (a `Decision.process`) read from, in pieces."""
+
+    def __init__(self, parts: Iterable[ReceivedPart], decider: str, limits: Limits) -> None:
+        self._limits = limits
+        self._pieces: dict[str, list[ReceivedPart]] = {}
+        self._restored: dict[tuple[str, int], ReceivedLog] = {}
+        for part in parts:
+            if decider in part.deciders:
+                self._add(part)
+
+    def _add(self, part: ReceivedPart) -> None:
+        pieces = self._pieces.setdefault(part.cache, [])
+        if not part.continues:
+            pieces.append(part)
+        elif pieces and pieces[-1].place + len(pieces[-1].entries) == part.place:
+            pieces[-1] = pieces[-1]._replace(entries=(*pieces[-1].entries, *part.entries))
+        # Otherwise the part that it continues is lost, and it is of no use alone.
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def at(self, marks: Iterable[CacheMark]) -> Mapping[str, ReceivedLog]:
+        """By cache, the log that has the place of its mark. A cache whose place no piece has is left out."""
+        found: dict[str, ReceivedLog] = {}
+        for mark in marks:
+            for number, piece in enumerate(self._pieces.get(mark.cache, ())):
+                if piece.place <= mark.place <= piece.place + len(piece.entries):
+                    found[mark.cache] = self._log(mark.cache, number)
+                    break
+        return found
+
+    def _log(self, cache: str, number: int) -> ReceivedLog:
+        known = self._restored.get((cache, number))
+        if known is None:
+            known = self._restored[cache, number] = restored_log(self._pieces[cache][number], self._limits)
+        return known
 
 
 def restored_log(part: ReceivedPart, limits: Limits) -> ReceivedLog:

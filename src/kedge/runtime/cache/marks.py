@@ -14,7 +14,7 @@ def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
 
 
 def marks_moved(caches: Collection[Cache], marks: Iterable[CacheMark], now_s: float) -> tuple[CacheMark, ...]:
-    """The state of each cache, if one of them has moved since `marks`; else empty. Called for every call."""
+    """The state of each cache, if any cache has moved since `marks`; else empty. Called for every call."""
     for cache, mark in zip(caches, marks, strict=False):  # a decision without marks is not recorded
         if cache.received.place != mark.place:
             return marks_of(caches, now_s)

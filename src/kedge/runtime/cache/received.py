@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
+from itertools import islice
 
 import msgspec
 
@@ -120,6 +121,12 @@ class ReceivedLog:
         """The entries after `place`, oldest first."""
         self._check_kept(place)
         return tuple(self._entries)[place - self.oldest :]
+
+    def between(self, place: int, last: int) -> list[Received]:
+        """The entries after `place` up to `last`, oldest first. Its cost grows with their distance from the newest."""
+        self._check_kept(place)
+        newer = self.place - last
+        return [*islice(reversed(self._entries), newer, newer + last - place)][::-1]
 
     def state_at(self, place: int) -> tuple[Mapping[Key, Object], Revision]:
         """The objects and the revision of the cache at `place`."""

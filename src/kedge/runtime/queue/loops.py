@@ -178,7 +178,7 @@ class LoopDetector(Generic[K]):
     # -- a key is woken ----------------------------------------------------------------------------
 
     def hold_until_s(self, key: K, wakes: Iterable[Wake]) -> float:
-        """The time before which these wake-ups must not run the key. 0 if one of them is not throttled."""
+        """The time before which these wake-ups must not run the key. 0 if any wake-up is not throttled."""
         if key not in self.throttled:
             return 0.0
         suspects = self._histories[key].suspects

@@ -12,13 +12,12 @@ from contextlib import suppress
 
 from kedge.api.holds import HELD, Hold, active_hold
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.api.views import PodView, ReservationView
 from kedge.api.wellknown import HOLD_PREFIX
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
-from kedge.keys import Fence, Origin
+from kedge.keys import Fence
 from kedge.observe.records import Decision as Record
 from kedge.placement.resources import CPU, MEMORY
 from kedge.runtime.cache import Behind
@@ -72,6 +71,11 @@ class SchedulingCycle:
         self._unschedulable_count = metrics.counter(
             "kedge_scheduler_attempts_total", "Attempts, by result", ("result",)
         ).labels("unschedulable")
+        self._blockers = metrics.counter(
+            "kedge_scheduler_blockers_total",
+            "Attempts without a node, by each reason for which nodes were excluded",
+            ("reason",),
+        )
         self._preempted = metrics.counter("kedge_scheduler_preempted_total", "Pods evicted by preemption")
 
     async def stop(self) -> None:
@@ -214,6 +218,7 @@ class SchedulingCycle:
         unblocked_by = more | (ClusterEvent.NODE if queued.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
         for blocker in explanation.counts:
             unblocked_by |= blocker.unblocked_by
+            self._blockers.labels(blocker.reason).inc_by(record.id)
         self._watch_refusals(queued)
         key: Hashable = (
             ("gang", *queued.gang)
@@ -227,7 +232,7 @@ class SchedulingCycle:
         message = summarize(decision, explanation)
         self._queue.unschedulable(queued, unblocked_by, key)
         self._event_recorder.unschedulable(queued.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
-        self._unschedulable_count.inc()
+        self._unschedulable_count.inc_by(record.id)
         self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
         return unblocked_by
@@ -276,17 +281,16 @@ class SchedulingCycle:
 
     async def _preempt(self, pod: Object, plan: Preemption, made: Nomination, fence: Fence, decision: str) -> None:
         """Nominate the pod and evict its victims. If an eviction is rejected, drop the nomination."""
-        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
-            status = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": plan.node}}
-            await self._client.patch(pod.key, status, subresource="status", options=options)
-            for victim in plan.victims:
-                message = f"evicted from {plan.node} for {pod.key}, which has a higher priority"
-                self._event_recorder.event(victim, "Preempted", message, decision=decision, fence=fence)
-                with suppress(NotFound):  # it was deleted meanwhile
-                    asked = DeleteOptions(uid=victim.uid, fence=fence, origin=options.origin)
-                    await self._client.evict(victim.key, asked)
-                self._preempted.inc()
+            async with self._event_recorder.reports.begin(pod, decision, fence) as report:
+                status = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": plan.node}}
+                await report.patch(pod.key, status, "status")
+                for victim in plan.victims:
+                    message = f"evicted from {plan.node} for {pod.key}, which has a higher priority"
+                    self._event_recorder.event(victim, "Preempted", message, decision=decision, fence=fence)
+                    with suppress(NotFound):  # it was deleted meanwhile
+                        await report.evict(victim.key, victim.uid)
+                    self._preempted.inc()
         except (OperatingError, asyncio.CancelledError) as error:
             # A budget was used up meanwhile, a call failed, or the term has ended. Victims evicted so far still leave;
             # retry the pod, or it would wait for victims that were never evicted.

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, ListOptions, WriteOptions
+from kedge.api.requests import ListOptions
 from kedge.api.wellknown import DISRUPTION_BUDGET_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError, TooManyRequests
-from kedge.keys import Fence, Origin
+from kedge.keys import Fence
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.cycle.decide import NodeDecision
 from kedge.scheduler.cycle.preemption import EvictionCheck, PreemptionInputs, plan_preemption
@@ -25,6 +25,7 @@ from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import EventRecorder
 from kedge.scheduler.report.explanation import explain
+from kedge.scheduler.report.report_records import Report
 from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.scheduler.state.disruption_budgets import evictable
 from kedge.scheduler.state.nominations import Nomination, nominated_claim
@@ -106,18 +107,18 @@ class GangPreemptor:
         gone: list[Object] = []
         try:
             await self._check_budgets(plan.victims)
-            await self._nominate(plan, fence, record)
-            for victim in plan.victims:
-                options = DeleteOptions(uid=victim.uid, fence=fence, origin=Origin(decision=record.id))
-                try:
-                    await self._client.evict(victim.key, options)
-                except NotFound:  # it was deleted meanwhile, by another client
-                    gone.append(victim)
-                    continue
-                left.append(victim)
-                self._preempted.inc()
-                message = f"evicted for gang {plan.places[0][0].key}, which has a higher priority"
-                self._event_recorder.event(victim, "Preempted", message, decision=record.id, fence=fence)
+            async with self._event_recorder.reports.begin(plan.places[0][0].pod, record.id, fence) as report:
+                await self._nominate(plan, report)
+                for victim in plan.victims:
+                    try:
+                        await report.evict(victim.key, victim.uid)
+                    except NotFound:  # it was deleted meanwhile, by another client
+                        gone.append(victim)
+                        continue
+                    left.append(victim)
+                    self._preempted.inc()
+                    message = f"evicted for gang {plan.places[0][0].key}, which has a higher priority"
+                    self._event_recorder.event(victim, "Preempted", message, decision=record.id, fence=fence)
         except (Fenced, asyncio.CancelledError):
             self._drop(plan)  # or the gang would wait, in the next term, for victims that were never evicted
             raise
@@ -144,12 +145,11 @@ class GangPreemptor:
         if protected:
             raise TooManyRequests(f"disruption budgets protect {', '.join(protected)}: no pod is evicted for the gang")
 
-    async def _nominate(self, plan: GangPreemption, fence: Fence, record: Record) -> None:
-        options = WriteOptions(fence=fence, origin=Origin(decision=record.id))
+    async def _nominate(self, plan: GangPreemption, report: Report) -> None:
         for member, nomination in plan.places:
             if nomination.awaited:
                 status = {"metadata": {"uid": member.uid}, "status": {"nominatedNodeName": nomination.node}}
-                await self._client.patch(member.key, status, subresource="status", options=options)
+                await report.patch(member.key, status, "status")
 
     def _drop(self, plan: GangPreemption) -> None:
         """The pods evicted so far still leave; the gang is tried again."""

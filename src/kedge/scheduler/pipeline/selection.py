@@ -20,7 +20,7 @@ _GONE_MAX = 32
 def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
     """The row of the best node; -1 if none is feasible.
 
-    Of the best nodes, in order of name, it is number `draw`, modulo their count. Each is equally likely; row numbers do
+    It is number `draw`, modulo their count, of the best nodes in order of name. Each is equally likely; row numbers do
     not matter.
     """
     best = BestRows(snapshot)

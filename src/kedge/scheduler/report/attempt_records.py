@@ -16,9 +16,11 @@ from kedge.api.wellknown import RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import OperatingError, to_status
 from kedge.keys import NO_REVISION, Fence, Key
+from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import (
     AttemptChoice,
+    CacheMark,
     Call,
     EmptyNodes,
     NearestNode,
@@ -34,6 +36,8 @@ from kedge.scheduler.queue.scheduling_queue import QueuedPod
 from kedge.scheduler.report.explanation import Explanation
 from kedge.scheduler.state.cluster_state import ClusterState
 
+_MOMENT_S: Final = 0.005
+"""The ages in the marks of an attempt may be this much too low."""
 _NO: Final = datetime.fromtimestamp(0, UTC)
 """The start time in a record that is not kept."""
 
@@ -59,6 +63,9 @@ class AttemptRecords:
         self._process = process
         self._fenced = fenced
         self._prefix = f"{scheduler}:{process}:"
+        self._marks: tuple[CacheMark, ...] = ()
+        self._marked_s = -_MOMENT_S
+        self._marked_places: list[int] = []
         self.count = 0
 
     @property
@@ -98,13 +105,22 @@ class AttemptRecords:
             delayed_s=queued.since_s - queued.added_s,
             began=self._env.now(),
         )
-        record.marks = marks_of(self._cluster_state.caches.values(), began_s)
+        record.marks = self._marks_at(began_s)
         record.scheduling = SchedulingAttempt(
             pod_revision=queued.pod.revision,
             local=self._cluster_state.local_state(queued.priority),
             cause=queued.cause,
         )
         return record
+
+    def _marks_at(self, now_s: float) -> tuple[CacheMark, ...]:
+        """The marks of the caches. Attempts of one moment share them, if no cache has moved between."""
+        caches = self._cluster_state.caches
+        places = [each.received.place for each in caches.values()]
+        if now_s - self._marked_s >= _MOMENT_S or places != self._marked_places:
+            self._marked_s, self._marked_places = now_s, places
+            self._marks = marks_of(caches.values(), now_s)
+        return self._marks
 
     def will_be_kept(self, record: Record) -> bool:
         """Whether a rule keeps the record however the bind ends. A record kept only because its bind failed has no
@@ -247,8 +263,9 @@ class AttemptRecords:
             return
         if record.scheduling is not None:
             record.scheduling.unblocked_by = tuple(unblocked_by)
+        log_decision(self._env.log, record)
         record.kept = recorder.why_keep(record) or ("policy: canary" if _is_canary(record) else "")
-        recorder.take(record, self._pin)
+        recorder.take(record, self._pin, judged=True)
 
     def _pin_marks(self, record: Record) -> Sequence[Callable[[], None]]:
         return pin_all(self._cluster_state.caches.values(), record.marks)
@@ -274,7 +291,7 @@ def choice_of(decision: NodeDecision) -> AttemptChoice:
 
 
 def account_of(explanation: Explanation) -> NodeAccount:
-    near = explanation.near_miss
+    near, if_empty = explanation.near_miss, explanation.if_empty
     return NodeAccount(
         first_failing=explanation.first_failing,
         legend=tuple([str(blocker) for blocker in explanation.legend]),
@@ -282,9 +299,11 @@ def account_of(explanation: Explanation) -> NodeAccount:
         top=tuple([ScoredNode(each.node, each.total, dict(each.parts)) for each in explanation.top]),
         near_miss=None if near is None else NearestNode(near.node, str(near.blocker), near.total),
         reasons=tuple([blocker.reason for blocker in explanation.legend]),
-        empty=EmptyNodes(
-            len(explanation.names) - sum(explanation.if_empty.values()),
-            {str(blocker): count for blocker, count in explanation.if_empty.items()},
-            tuple([blocker.reason for blocker in explanation.if_empty]),
+        empty=None
+        if if_empty is None
+        else EmptyNodes(
+            len(explanation.names) - sum(if_empty.values()),
+            {str(blocker): count for blocker, count in if_empty.items()},
+            tuple([blocker.reason for blocker in if_empty]),
         ),
     )

@@ -6,25 +6,24 @@ Best effort and rate limited: a report describes one attempt, and a lost report 
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition, set_condition
+from kedge.api.event_bodies import WARNING, count_of, event_body, event_key, event_repeat
 from kedge.api.holds import HELD
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import WriteOptions
-from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
 from kedge.api.wellknown import EVENT_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
-from kedge.keys import Fence, Key, Origin
+from kedge.keys import Fence
 from kedge.runtime.status import status_of
+from kedge.scheduler.report.report_records import Report, ReportRecords
 
 FAILED = "FailedScheduling"
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"
@@ -35,8 +34,17 @@ _WRITTEN_MAX = 10_000
 class EventRecorder:
     """Writes conditions and Events for one scheduler."""
 
-    def __init__(self, client: Client, env: Env, *, component: str, current: Callable[[str], Object | None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        env: Env,
+        reports: ReportRecords,
+        *,
+        component: str,
+        current: Callable[[str], Object | None],
+    ) -> None:
         self._client = client
+        self.reports = reports
         self._env = env
         self._component = component
         self._current = current
@@ -76,10 +84,10 @@ class EventRecorder:
         self._spawn(self._clear_nomination(pod, decision, fence), name=f"clear the nomination of {pod.key}")
 
     async def _clear_nomination(self, pod: Object, decision: str, fence: Fence) -> None:
-        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": None}}
         with suppress(OperatingError):  # the next attempt clears it, or the pod is gone
-            await self._client.patch(pod.key, patch, subresource="status", options=options)
+            async with self.reports.begin(pod, decision, fence) as report:
+                await report.patch(pod.key, patch, "status")
 
     def _write_later(self, uid: str, reason: str, message: str, decision: str, fence: Fence | None) -> None:
         known = (uid, reason) in self._delayed
@@ -95,8 +103,8 @@ class EventRecorder:
             self.unschedulable(pod, reason, message, decision=decision, fence=fence)
 
     def event(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
-        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
-        self._spawn(self._try_event(pod, reason, message, options), name=f"event about {pod.key}")
+        report = self.reports.begin(pod, decision, fence)
+        self._spawn(self._try_event(pod, reason, message, report), name=f"event about {pod.key}")
 
     def forget(self, uid: str) -> None:
         if not self._written and not self._delayed:
@@ -116,11 +124,11 @@ class EventRecorder:
         task.add_done_callback(self._tasks.discard)
 
     async def _write(self, pod: Object, reason: str, message: str, decision: str, fence: Fence | None) -> None:
-        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
-            await self._write_condition(pod, reason, message, options)
-            if reason != GATED:
-                await self._write_event(pod, FAILED, message, options)
+            async with self.reports.begin(pod, decision, fence) as report:
+                await self._write_condition(pod, reason, message, report)
+                if reason != GATED:
+                    await self._write_event(pod, FAILED, message, report)
         except (Fenced, NotFound):
             self._written.pop((pod.uid, reason), None)  # another process leads, or the pod is gone
         except OperatingError:
@@ -128,7 +136,7 @@ class EventRecorder:
                 # The pod changed, or the call failed: write it again later, on the latest version.
                 self._write_later(pod.uid, reason, message, decision, fence)
 
-    async def _write_condition(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
+    async def _write_condition(self, pod: Object, reason: str, message: str, report: Report) -> None:
         written = condition(
             "PodScheduled",
             status=False,
@@ -138,46 +146,34 @@ class EventRecorder:
         )
         conditions = set_condition(status_of(pod).get("conditions") or (), written, self._env.now())
         patch = {"metadata": {"resourceVersion": str(pod.revision)}, "status": {"conditions": conditions}}
-        await self._client.patch(pod.key, patch, subresource="status", options=options)
+        await report.patch(pod.key, patch, "status")
         self._writes.labels("condition").inc()
 
-    async def _try_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
+    async def _try_event(self, pod: Object, reason: str, message: str, report: Report) -> None:
         with suppress(OperatingError):  # an Event may be lost: metrics count the same
-            await self._write_event(pod, reason, message, options)
+            async with report:
+                await self._write_event(pod, reason, message, report)
 
-    async def _write_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
-        now = format_time(self._env.now())
-        name = f"{pod.key.name[:200]}.{zlib.crc32(f'{pod.uid}{reason}{self._component}'.encode()):08x}"
-        key = Key(self._events.key_kind, pod.key.namespace, name)
+    async def _write_event(self, pod: Object, reason: str, message: str, report: Report) -> None:
+        now, decision = self._env.now(), report.decision
+        key = event_key(pod, reason, self._component)
         known = await self._client.find(key)
         try:
             if known is not None:
-                count = int(known.edit().get("count") or 1) + 1
-                patch = {"message": message, "count": count, "lastTimestamp": now}
-                await self._client.patch(key, patch, options=options)
+                patch = event_repeat(message=message, now=now, decision=decision, count=count_of(known) + 1)
+                await report.patch(key, patch)
             else:
-                await self._client.create(self._events, self._body(pod, name, reason, message, now), options=options)
+                body = event_body(
+                    key,
+                    pod,
+                    component=self._component,
+                    event_type=WARNING,
+                    reason=reason,
+                    message=message,
+                    now=now,
+                    decision=decision,
+                )
+                await report.create(self._events, body)
             self._writes.labels("event").inc()
         except (AlreadyExists, NotFound, Conflict):
             return  # written by another attempt meanwhile
-
-    def _body(self, pod: Object, name: str, reason: str, message: str, now: str) -> dict[str, Any]:
-        return {
-            "metadata": {"name": name, "namespace": pod.key.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.key.namespace,
-                "name": pod.key.name,
-                "uid": pod.uid,
-                "resourceVersion": str(pod.revision),
-            },
-            "reason": reason,
-            "message": message,
-            "type": "Warning",
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
-        }

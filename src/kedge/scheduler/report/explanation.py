@@ -60,8 +60,9 @@ class Explanation:
 
     A rule of the pod, such as its node selector, is never decisive: the pod is not meant to run there.
     """
-    if_empty: Mapping[Blocker, int]
-    """The counts if no pod were on any node. Nodes that are in none of them would take the pod."""
+    if_empty: Mapping[Blocker, int] | None
+    """The counts if no pod were on any node. Nodes that are in none of them would take the pod. None for a pod that was
+    placed: the question is whether one that was not has to wait, or never fits."""
 
 
 def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
@@ -72,6 +73,8 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
     )
     state = state_of(snapshot, decision.request, decision.settings, decision.inputs)
     snapshot.explanations += 1
+    if decision.node is not None and decision.feasible == decision.nodes:
+        return _every_node_fits(snapshot, state, decision)
     causes = _first_causes(snapshot, state.failures())
     codes, legend, failed = causes
     counts, totals = causes.counts(snapshot), _near_totals(snapshot, state, failed)
@@ -83,8 +86,15 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
         top=_top(snapshot, state, decision),
         near_miss=_near_miss(snapshot, totals, codes, legend, decision.draw),
         decisive=_decisive(totals, codes, legend, list(counts)),
-        if_empty=_first_causes(snapshot, state.failures_if_empty()).counts(snapshot),
+        if_empty=_first_causes(snapshot, state.failures_if_empty()).counts(snapshot) if decision.node is None else None,
     )
+
+
+def _every_node_fits(snapshot: Snapshot, state: ShapeState, decision: NodeDecision) -> Explanation:
+    """The same without looking at the filters, all of which passed every node: this is the usual record of a sample."""
+    names = snapshot.names
+    top = _top(snapshot, state, decision)
+    return Explanation(names, bytes(len(names)), (), {}, top, near_miss=None, decisive=None, if_empty=None)
 
 
 class _FirstCauses(NamedTuple):

@@ -13,14 +13,13 @@ from typing import Any
 
 from kedge.api.conditions import condition
 from kedge.api.objects import Object
-from kedge.api.requests import WriteOptions
 from kedge.api.views import SchedulingPolicyView
 from kedge.api.wellknown import OBEYED_PREFIX
-from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Fence, Key
 from kedge.runtime.status import plan_status
+from kedge.scheduler.report.report_records import ReportRecords
 
 
 def plan_policy_status(policy: SchedulingPolicyView, scheduler: str) -> Mapping[str, Any] | None:
@@ -46,9 +45,9 @@ def plan_policy_status(policy: SchedulingPolicyView, scheduler: str) -> Mapping[
 class PolicyStatusWriter:
     """Writes policy status for one scheduler. A failed write is repeated on the next change or sweep."""
 
-    def __init__(self, client: Client, env: Env, *, scheduler: str) -> None:
-        self._client = client
+    def __init__(self, env: Env, reports: ReportRecords, *, scheduler: str) -> None:
         self._env = env
+        self._reports = reports
         self._scheduler = scheduler
         self._writing: dict[Key, asyncio.Task[Any]] = {}
         self._writes = env.metrics.counter("kedge_scheduler_reports_total", "Conditions and Events written", ("what",))
@@ -61,7 +60,7 @@ class PolicyStatusWriter:
             status = plan_policy_status(found.as_view(SchedulingPolicyView), self._scheduler)
             patch = None if status is None else plan_status(found, status, self._env.now())
             if patch is not None:
-                task = self._env.spawn(self._write(found.key, patch, fence), name=f"policy status of {found.key.name}")
+                task = self._env.spawn(self._write(found, patch, fence), name=f"policy status of {found.key.name}")
                 self._writing[found.key] = task
 
     async def stop(self) -> None:
@@ -69,10 +68,11 @@ class PolicyStatusWriter:
             task.cancel()
         await asyncio.gather(*self._writing.values(), return_exceptions=True)
 
-    async def _write(self, key: Key, patch: Mapping[str, Any], fence: Fence) -> None:
+    async def _write(self, policy: Object, patch: Mapping[str, Any], fence: Fence) -> None:
         try:
             with suppress(OperatingError):  # a conflict, or the call failed: a change or a sweep repeats it
-                await self._client.patch(key, patch, subresource="status", options=WriteOptions(fence=fence))
+                async with self._reports.begin(policy, "", fence) as report:
+                    await report.patch(policy.key, patch, "status")
                 self._writes.labels("policy").inc()
         finally:
-            self._writing.pop(key, None)
+            self._writing.pop(policy.key, None)

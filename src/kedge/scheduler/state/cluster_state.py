@@ -7,6 +7,7 @@ Its methods are small steps: each changes the snapshot and, if a pending pod may
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from kedge.api.holds import active_hold
 from kedge.api.objects import Object
@@ -14,6 +15,7 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import DISRUPTION_BUDGET_KIND, GANG_LABEL, GANG_SIZE, HOLD_PREFIX, ZONE_LABEL
 from kedge.env import Env
 from kedge.keys import Key, Revision
+from kedge.metrics import Metrics
 from kedge.observe.records import LocalState, UnreleasedClaim
 from kedge.runtime.cache import BY_NAMESPACE, Cache, Index, NotSynced, by_label
 from kedge.scheduler.policy.policies import Policies
@@ -68,10 +70,23 @@ class ClusterState:
         env.metrics.gauge("kedge_scheduler_assumed", "Pods given a node and not yet seen there").set_function(
             lambda: len(self.assumed)
         )
-        for series in self.snapshot.statistics():
-            env.metrics.gauge(series, "Of the scheduler's snapshot").set_function(
-                lambda series=series: self.snapshot.statistics()[series]  # type: ignore[misc]
-            )
+        self._show(env.metrics)
+
+    def _show(self, metrics: Metrics) -> None:
+        read = self.snapshot.statistics
+        for series, help_text in (
+            ("kedge_scheduler_nodes", "Nodes in the scheduler's snapshot"),
+            ("kedge_scheduler_claims", "Claims on nodes in the scheduler's snapshot"),
+            ("kedge_scheduler_shapes", "Equivalence classes of pods with kept filters and scores"),
+            ("kedge_scheduler_tallies", "Counts of pods by topology that filters and scores keep"),
+        ):
+            metrics.gauge(series, help_text).set_function(partial(_one_of, read, series))
+        for series, help_text in (
+            ("kedge_scheduler_changes_total", "Changes of nodes and claims in the scheduler's snapshot"),
+            ("kedge_scheduler_repairs_total", "Kept filters and scores brought up to date row by row"),
+            ("kedge_scheduler_explanations_total", "Explanations that accounted for every node"),
+        ):
+            metrics.counter(series, help_text).set_function(partial(_one_of, read, series))
 
     def cached(self, key: Key) -> Object | None:
         """An object, if its cache has it. Caches sync one after another: a handler may run before another's list."""
@@ -88,9 +103,12 @@ class ClusterState:
 
     def local_state(self, priority: int) -> LocalState:
         """The inputs of a decision that no cache holds, for its record. A recheck adds them to what the caches held."""
+        places = self.nominated.places
+        if not places and not self.unreleased:
+            return LocalState(self.assumed.recorded())
         return LocalState(
             self.assumed.recorded(),
-            {uid: each.node for uid, each in self.nominated.places.items() if each.priority >= priority},
+            {uid: each.node for uid, each in places.items() if each.priority >= priority},
             {
                 uid: UnreleasedClaim(
                     claim.node,
@@ -397,3 +415,7 @@ def _is_less(request: PodRequest, had: PodRequest) -> bool:
 
 def _holds(pod: PodView) -> list[tuple[str, str]]:
     return [item for item in pod.metadata.annotations.items() if item[0].startswith(HOLD_PREFIX)]
+
+
+def _one_of(read: Callable[[], dict[str, int]], name: str) -> int:
+    return read()[name]

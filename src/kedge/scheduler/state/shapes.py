@@ -164,6 +164,8 @@ class PodRequirements:
     """The labels of the pod itself that its own rules read."""
     images: tuple[str, ...] = ()
     """The image of each container, with its tag."""
+    volume_images: tuple[str, ...] = ()
+    """The image of each volume that is one, with its tag."""
 
 
 class PodRequest(NamedTuple):
@@ -202,6 +204,7 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
         spec.tolerations,
         spec.topology_spread_constraints,
         tuple([_tagged(c.image) for c in (*spec.init_containers, *spec.containers)]),
+        tuple([_tagged(v.image.reference) for v in spec.volumes if v.image is not None]) if spec.volumes else (),
     )
     labels = metadata.labels or NO_LABELS
     return PodRequest(requirements, metadata.namespace, labels, workload, metadata.deletion_timestamp is not None)
@@ -267,6 +270,7 @@ def _requirements(
     tolerations: tuple[Toleration, ...],
     spread: tuple[TopologySpreadConstraint, ...],
     images: tuple[str, ...],
+    volume_images: tuple[str, ...],
 ) -> PodRequirements:
     pod = PodView(
         spec=PodSpec(
@@ -296,6 +300,7 @@ def _requirements(
         spread=spread,
         label_keys=_own_label_keys(affinity if on_pods else None, spread),
         images=images,
+        volume_images=volume_images,
     )
 
 

@@ -91,6 +91,8 @@ class Snapshot:
         self._claims: dict[str, SnapshotClaim] = {}
         self._columns: dict[str, Column] = {}
         self._names: list[str] = []
+        self._all_names: tuple[str, ...] | None = None
+        """The same as a tuple; None if it changed since."""
         self._order: Ints | None = None
         self._edits: list[tuple[int, int]] = []
         """Edits of `_names` since the order was built: a position, and the row inserted there, or -1."""
@@ -144,7 +146,9 @@ class Snapshot:
     @property
     def names(self) -> tuple[str, ...]:
         """Every node, by name: the order of explanations."""
-        return tuple(self._names)
+        if self._all_names is None:
+            self._all_names = tuple(self._names)
+        return self._all_names
 
     def order(self) -> Ints:
         """The row of each node, by name. It does not depend on the order of arrival."""
@@ -227,9 +231,9 @@ class Snapshot:
             "kedge_scheduler_claims": len(self._claims),
             "kedge_scheduler_shapes": len(self.states),
             "kedge_scheduler_tallies": self.tallies.count,
-            "kedge_scheduler_changes": self.claim_log.end + self.node_log.end,
-            "kedge_scheduler_repairs": self.repairs,
-            "kedge_scheduler_explanations": self.explanations,
+            "kedge_scheduler_changes_total": self.claim_log.end + self.node_log.end,
+            "kedge_scheduler_repairs_total": self.repairs,
+            "kedge_scheduler_explanations_total": self.explanations,
         }
 
     # -- nodes
@@ -267,6 +271,7 @@ class Snapshot:
             self.exists[row] = True
             place = bisect_left(self._names, node.name)
             self._names.insert(place, node.name)
+            self._all_names = None
             self._edit(place, row)
         self.node_log.append(row)
         self.version += 1
@@ -287,6 +292,7 @@ class Snapshot:
             column.set(row, None)
         place = bisect_left(self._names, name)
         del self._names[place]
+        self._all_names = None
         self._edit(place, -1)
         self.layout += 1
         self.node_log.append(row)

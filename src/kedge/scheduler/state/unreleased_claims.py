@@ -38,6 +38,10 @@ class UnreleasedClaims:
         self._refused_by: dict[str, Revision] = {}
         """By node: the revision of its ledger that refused a bind. It holds claims that are not counted here."""
 
+    def __bool__(self) -> bool:
+        """Whether there may be one."""
+        return bool(self._claims)
+
     def __iter__(self) -> Iterator[tuple[str, SnapshotClaim]]:
         """Every unreleased claim, with its uid."""
         for uids in self._claims.values():

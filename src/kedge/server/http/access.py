@@ -45,6 +45,11 @@ class Caller(NamedTuple):
     extra: tuple[tuple[str, str], ...] = ()
     """More about the user of a ServiceAccount's token."""
 
+    @property
+    def recorded_groups(self) -> tuple[str, ...]:
+        """The groups to store beside a version: every authenticated user is in one more."""
+        return tuple([each for each in self.groups if each != AUTHENTICATED])
+
 
 class Attributes(NamedTuple):
     """One request, as authorization sees it."""
@@ -146,6 +151,7 @@ class Role(NamedTuple):
 
 
 ROLES: dict[str, tuple[Role, ...]] = {
+    "kedge:metrics": (),  # a monitoring system: it reads paths such as /metrics, and no objects
     "kedge:schedulers": (
         Role(_READ, frozenset({"*"})),
         Role(_EVERY, frozenset({"leases", "events", "reservations", "reservations/status"})),

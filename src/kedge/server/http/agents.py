@@ -51,7 +51,7 @@ class AgentDialer:
         """A connection to the agent of a node.
 
         Raises:
-            AgentUnreachable: it is not there, does not answer, or is another program than the Node says.
+            AgentUnreachable: it is not there, does not answer, or is another program than the Node names.
         """
         if self._tls is None:
             raise AgentUnreachable("this server has no certificate to show to agents: start it with kedge server")
@@ -71,7 +71,7 @@ class AgentDialer:
             writer.transport.abort()
             raise AgentUnreachable(
                 f"{host}:{port} is not the agent of node {node}: its certificate is another than the Node's annotation "
-                f"{AGENT_CERTIFICATE} says; try again when the agent has started"
+                f"{AGENT_CERTIFICATE} names; try again when the agent has started"
             )
         writer.transport.set_write_buffer_limits(high=self._limits.stream_buffer_bytes)
         return reader, writer

@@ -10,8 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
-from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from kedge.api.http_batch import BATCH_PATH
 from kedge.api.requests import List, ListOptions
@@ -28,6 +26,7 @@ from kedge.server.http.discovery import Discovery
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.negotiation import wants_aggregated_discovery
 from kedge.server.http.openapi import OpenApi
+from kedge.server.http.origins import ORIGINS_PREFIX, serve_origin
 from kedge.server.http.parameters import parse_query
 from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
@@ -153,6 +152,9 @@ class ApiHandler:
             check_path_allowed(caller, path)
             page(request, exchange)
             return
+        if path.startswith(ORIGINS_PREFIX):
+            await serve_origin(self._service, self._resources, request, exchange, caller)
+            return
         if path == BACKUP_PATH:
             await serve_backup(self._service, self._env, caller, exchange)
             return
@@ -221,10 +223,9 @@ class ApiHandler:
         )
 
     def _metrics(self, request: HttpRequest, exchange: Exchange) -> None:
-        del request
-        registry: CollectorRegistry = self._env.metrics.registry
-        shown = generate_latest(registry)  # type: ignore[no-untyped-call]
-        exchange.respond(200, shown, content_type=CONTENT_TYPE_LATEST.encode())
+        accept = request.headers.get(b"accept", b"").decode("latin-1")
+        shown, content_type = self._env.metrics.page(accept)
+        exchange.respond(200, shown, content_type=content_type.encode())
 
     def _root(self, request: HttpRequest, exchange: Exchange) -> None:
         del request

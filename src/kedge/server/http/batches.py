@@ -16,11 +16,11 @@ from kedge.server.http.reply_head import Header
 _PATH = BATCH_PATH.encode()
 _METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _INHERITED = (b"authorization", b"impersonate-user", b"impersonate-group")
-"""The identity is that of the whole batch, whatever a call says."""
+"""The identity is that of the whole batch, whatever a call names."""
 
 
 async def serve_batch(handler: Handler, request: HttpRequest, exchange: Exchange, limits: Limits) -> None:
-    """Handle every call of a batch at once. Nothing is done if one of them cannot be read.
+    """Handle every call of a batch at once. Nothing is done if a call cannot be read.
 
     Raises:
         BadRequest: it is no batch, has too many calls, or one that is no write.
@@ -122,6 +122,7 @@ class _CallExchange(Exchange):
         del content_type  # all writes are answered in JSON
         self.started = self.ended = True
         self.connection.count(self.method, code)
+        self.connection.took(self.method, self.begun_s)
         named: dict[str, str] = {}
         for name, value in headers:
             text = value.decode("latin-1")

@@ -23,7 +23,7 @@ _JSON = ("application/json", "")
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 _YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNKNOWN_MAX = 20
-"""Unknown fields that one reply names; more say nothing new."""
+"""Unknown fields that one reply names; more add nothing."""
 _PATCHES = {each.value: each for each in PatchType}
 
 

@@ -17,8 +17,12 @@ from kedge.metrics import Counter
 from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest
 from kedge.server.http.reply_head import reply_head
 from kedge.server.http.status import status_body
+from kedge.slo import API_AVAILABILITY, SloEvents
 
 _METHODS = {each.encode(): each for each in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
+
+_SERVER_FAULT = 500
+"""Codes from here on are faults of the server."""
 
 
 class HttpError(Exception):
@@ -51,8 +55,13 @@ class Connections:
         )
         self._counters: dict[tuple[str, int], Counter] = {}
         self.requests = metrics.counter("kedge_http_requests_total", "Requests answered", ("method", "code"))
+        self._request_s = metrics.histogram(
+            "kedge_http_request_seconds", "Time from a request to its whole reply; streams are left out", ("method",)
+        )
+        self._availability = SloEvents(env, API_AVAILABILITY, env.limits.slo_api_good_share)
         self.unreadable = metrics.counter("kedge_http_unreadable_total", "Requests that could not be parsed", ("code",))
         metrics.gauge("kedge_http_connections", "Open connections", ()).set_function(lambda: len(self.open))
+        env.metrics.saturation("http connections", lambda: len(self.open) / self.limits.http_connections_max)
 
     def count(self, method: str, code: int) -> None:
         """Count a request that is answered."""
@@ -60,6 +69,11 @@ class Connections:
         if found is None:
             found = self._counters[method, code] = self.requests.labels(method, str(code))
         found.inc()
+        self._availability.count(good=code < _SERVER_FAULT)
+
+    def took(self, method: str, begun_s: float) -> None:
+        """Measure a request whose whole reply is written."""
+        self._request_s.labels(method).observe(self.env.monotonic() - begun_s)
 
     def protocol(self) -> HttpConnection:
         """A factory for `loop.create_server`."""
@@ -389,6 +403,12 @@ class HttpConnection(asyncio.Protocol):
 
     def count(self, method: str, code: int) -> None:
         self._connections.count(method, code)
+
+    def took(self, method: str, begun_s: float) -> None:
+        self._connections.took(method, begun_s)
+
+    def now_s(self) -> float:
+        return self._connections.env.monotonic()
 
     @property
     def draining(self) -> bool:

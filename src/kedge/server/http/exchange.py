@@ -50,6 +50,7 @@ class Exchange:
         "_on_lost",
         "_on_writable",
         "_plain",
+        "begun_s",
         "closed",
         "congested",
         "connection",
@@ -66,6 +67,7 @@ class Exchange:
         self._on_lost: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
         self._plain = False
+        self.begun_s = connection.now_s()
         self.task: asyncio.Task[None] | None = None
         self.started = False
         self.ended = False
@@ -79,6 +81,7 @@ class Exchange:
         self.started = self.ended = True
         connection = self.connection
         connection.count(self.request.method, code)
+        connection.took(self.request.method, self.begun_s)
         keep_alive = self._keep_alive and not connection.draining
         head = reply_head(code, content_type, headers, len(body), keep_alive=keep_alive)
         connection.write(head if self.request.method == "HEAD" else head + body)

@@ -115,7 +115,7 @@ def _origin_slices(versions: Sequence[_WithOrigin]) -> Iterator[bytes]:
 
 
 def origin_json(created: Revision, origin: Origin) -> bytes:
-    """`[created, operation, decision]` of a version."""
+    """`[created, operation, decision, caller, groups]` of a version."""
     return _encode((created, *origin))
 
 

@@ -18,6 +18,7 @@ from kedge.api import http_headers
 from kedge.api.requests import DeleteOptions, ListOptions, WatchOptions, WriteOptions
 from kedge.errors import BadRequest
 from kedge.keys import NO_REVISION, Fence, Key, Origin
+from kedge.server.service.reads import invalid_option
 
 Query = Mapping[str, str]
 _O = TypeVar("_O", bound=WriteOptions)
@@ -31,7 +32,7 @@ FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
 
 @lru_cache(maxsize=1024)
 def parse_query(query: bytes) -> Query:
-    """Parameters by name; of a name that stands twice the first counts. The result is shared: it is read-only.
+    """Parameters by name; the first counts if a name stands twice. The result is shared: it is read-only.
 
     Raises:
         BadRequest: it is not UTF-8, or has too many parameters.
@@ -71,6 +72,8 @@ def number(query: Query, name: str) -> int | None:
 
 
 def list_options(query: Query, namespace: str, field_selector: str = "", caller: str = "") -> ListOptions:
+    if flag(query, "sendInitialEvents") is not None:
+        raise invalid_option("sendInitialEvents", "forbidden for a list: it is an option of watches")
     return ListOptions(
         namespace=namespace,
         label_selector=query.get("labelSelector", ""),

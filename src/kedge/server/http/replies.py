@@ -173,6 +173,11 @@ def _caller_header(caller: str) -> Header:
     return http_headers.CALLER, quote(caller, safe=":@").encode()
 
 
+@lru_cache(maxsize=CALLERS_MAX)
+def _groups_header(groups: tuple[str, ...]) -> Header:
+    return http_headers.GROUPS, ",".join(quote(each, safe=":@") for each in groups).encode()
+
+
 def origin_headers(found: Object) -> list[Header]:
     headers: list[Header] = [(http_headers.CREATED, b"%d" % found.created)]
     if found.origin.operation:
@@ -181,6 +186,8 @@ def origin_headers(found: Object) -> list[Header]:
         headers.append((http_headers.DECISION, found.origin.decision.encode("latin-1")))
     if found.origin.caller:
         headers.append(_caller_header(found.origin.caller))
+    if found.origin.groups:
+        headers.append(_groups_header(found.origin.groups))
     return headers
 
 

@@ -5,12 +5,13 @@ The meaning of every verb is the service's. This module reads paths, parameters 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from kedge.api import http_headers
+from kedge.api.audit import AuditFacts, audit_facts
 from kedge.api.codec import decode_json, parse_object
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
@@ -42,17 +43,26 @@ from kedge.api.requests import (
 )
 from kedge.api.timestamps import format_time
 from kedge.api.types import type_table
-from kedge.api.wellknown import AUTHENTICATION_GROUP, NODE_ALLOCATION_KIND, POD_KIND, RESERVATION_KIND
+from kedge.api.wellknown import AUTHENTICATION_GROUP, NODE_ALLOCATION_KIND, RESERVATION_KIND
 from kedge.env import Env
-from kedge.errors import BadRequest, Compacted, Conflict, MethodNotAllowed, NotFound, TooManyRequests
+from kedge.errors import (
+    BadRequest,
+    Compacted,
+    Conflict,
+    MethodNotAllowed,
+    NotFound,
+    OperatingError,
+    TooManyRequests,
+)
 from kedge.keys import NO_REVISION, Key, Origin
+from kedge.logs import DEBUG, INFO
 from kedge.server.http import parameters, versions
 from kedge.server.http.access import Attributes, Caller, check_allowed, check_token_allowed
 from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
+from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.negotiation import ReplyForm, reply_form
-from kedge.server.http.pod_warnings import pod_warnings
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
 from kedge.server.http.routes import ResourcePath
 from kedge.server.http.streams import WatchFeed, WatchWriter
@@ -86,6 +96,8 @@ class Resources:
         """Answer a get of one object if the store has it in memory. Otherwise nothing is done: call `serve`."""
         if not path.name or path.subresource or versions.served_version(path) is not None:
             return False
+        if self._env.log.enabled(DEBUG):
+            return False  # `serve` logs it
         kind = self._kind(path, None)
         if kind.namespaced and not path.namespace:
             return False
@@ -136,6 +148,10 @@ class Resources:
                 await call.delete()
             case _:
                 await call.delete_collection()
+
+    def kind_of(self, path: ResourcePath) -> Kind:
+        """The stored kind behind a path, in whichever version it is served. Raises `NotFound`."""
+        return self._kind(path, versions.served_version(path))
 
     def _kind(self, path: ResourcePath, version: ServedVersion | None) -> Kind:
         """The stored kind behind a path."""
@@ -230,7 +246,7 @@ class _Call:
         options = parameters.list_options(self._query, self._path.namespace, caller=self._caller.user)
         request = List(self._kind, options)
         if self._form is ReplyForm.OBJECT and self._version is None and not options.selects:
-            await self._reply.stored(await self._resources.service.list_stored(request))
+            await self._reply.stored(await self._send(request, self._resources.service.list_stored))
             return
         found = await self._send(request)
         if self._version is None:
@@ -280,8 +296,8 @@ class _Call:
             raise MethodNotAllowed("an object is created by POST to its collection, without its name in the path")
         body, warnings = self._object(new=True)
         written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
-        if not self._kedge_client and (self._kind.key_kind == POD_KIND or self._kind.group in ("apps", "batch")):
-            warnings += pod_warnings(body if isinstance(body, Mapping) else written.object.edit())
+        if not self._kedge_client and has_warnings(self._kind):
+            warnings += create_warnings(self._kind, body if isinstance(body, Mapping) else written.object.edit())
         self._reply.written(self._as_served(written), self._form, 201, warnings)
 
     async def _bind(self) -> None:
@@ -445,10 +461,27 @@ class _Call:
     def _origin(self) -> Origin:
         headers = self._request.headers
         operation = headers.get(http_headers.OPERATION, b"").decode("latin-1")
-        return Origin(operation, headers.get(http_headers.DECISION, b"").decode("latin-1"), self._caller.user)
+        decision = headers.get(http_headers.DECISION, b"").decode("latin-1")
+        return Origin(operation, decision, self._caller.user, self._caller.recorded_groups)
 
-    async def _send(self, request: Request[Any]) -> Any:
-        return await self._resources.service.send(request)
+    async def _send(self, request: Request[Any], send: Callable[[Any], Awaitable[Any]] | None = None) -> Any:
+        """Pass a request to the service, and log it: the one place that has each request and its reply."""
+        env, level = self._resources.env, DEBUG if request.reads else INFO
+        send = send or self._resources.service.send
+        if not env.log.enabled(level):
+            return await send(request)
+        began_s = env.monotonic()
+        try:
+            reply = await send(request)
+        except OperatingError as error:
+            self._log(level, audit_facts(request, None, error), began_s)
+            raise
+        self._log(level, audit_facts(request, reply), began_s)
+        return reply
+
+    def _log(self, level: int, facts: AuditFacts, began_s: float) -> None:
+        env = self._resources.env
+        env.log.write(level, "request", {**facts.fields(), "took_s": round(env.monotonic() - began_s, 6)})
 
 
 def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:

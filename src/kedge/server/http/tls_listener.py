@@ -1,6 +1,6 @@
 """Accepts TLS connections: those in their handshake count as open ones, so that silent clients stay within the bound.
 
-asyncio's own server tells its protocols of a connection after the handshake, and never of one that fails.
+asyncio's own server notifies its protocols of a connection after the handshake, and never of one that fails.
 """
 
 from __future__ import annotations

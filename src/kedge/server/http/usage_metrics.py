@@ -161,7 +161,7 @@ class UsageMetrics:
 
 
 def _total(every: Iterable[Usage]) -> Usage:
-    """The sum of each resource. Of an idle node it is zero, not missing."""
+    """The sum of each resource. It is zero for an idle node, not missing."""
     amounts: dict[str, list[Quantity]] = {"cpu": [], "memory": []}
     for used in every:
         for name, amount in used.items():

@@ -134,7 +134,14 @@ def _core_event(body: Mapping[str, Any]) -> Document:
 
 def _served_event(body: Mapping[str, Any]) -> Document:
     served = {_CORE_FIELDS.get(name, name): value for name, value in body.items() if name not in _EVENT_FIELDS}
-    return {"eventTime": None, **served}  # Kubernetes writes it even without a value
+    # Typed clients require it, and an event that was sent as `v1` has only its first time, in whole seconds.
+    first = served.get("deprecatedFirstTimestamp") or (served.get("metadata") or {}).get("creationTimestamp")
+    return {**served, "eventTime": served.get("eventTime") or _micro_time(first)}
+
+
+def _micro_time(text: Any) -> Any:
+    """A time in whole seconds with its microseconds; any other value is returned as it is."""
+    return f"{text[:-1]}.000000Z" if isinstance(text, str) and text.endswith("Z") and "." not in text else text
 
 
 # -- autoscaling/v1 --------------------------------------------------------------------------------

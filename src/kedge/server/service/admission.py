@@ -99,7 +99,7 @@ class AdmissionChain:
         return AdmissionChain(mutating, validating) if mutating or validating else None
 
     async def mutate(
-        self, request: AdmissionRequest, read: ReadInputs, *, rounds_max: int, rounds: Counter
+        self, request: AdmissionRequest, read: ReadInputs, note: Note, *, rounds_max: int, rounds: Counter
     ) -> dict[str, Any]:
         """The object after every mutating policy, with the record of their changes.
 
@@ -131,13 +131,17 @@ class AdmissionChain:
                 mutations[policy.name] = Mutation(policy.name, policy.revision, tuple(dict.fromkeys(known + paths)))
             if not changed:
                 break
+        for each in mutations.values():
+            note(each.policy, "changed", ", ".join(each.paths), each.revision)
         return _record(document, mutations) if mutations else document
 
-    async def validate(self, request: AdmissionRequest, read: ReadInputs) -> None:
+    async def validate(self, request: AdmissionRequest, read: ReadInputs, note: Note) -> None:
         """Raise `Forbidden` with the reasons of all policies at once."""
         refusals = []
         for policy in self._validating:
-            reasons = policy.validate(request, await read(policy.inputs(request)))
+            reasons = list(policy.validate(request, await read(policy.inputs(request))))
+            if reasons:
+                note(policy.name, "refused", "; ".join(reasons), policy.revision)
             refusals += [f"policy {policy.name} denied it: {reason}" for reason in reasons]
         if refusals:
             raise Forbidden(f"{request.verb} of {request.key} is forbidden: {'; '.join(refusals)}", key=request.key)
@@ -145,6 +149,12 @@ class AdmissionChain:
     @property
     def mutates(self) -> bool:
         return bool(self._mutating)
+
+
+class Note(Protocol):
+    """Notes what a policy did to the write at hand."""
+
+    def __call__(self, policy: str | Key, verb: str, detail: str, revision: Revision = 0) -> None: ...
 
 
 class ReadInputs(Protocol):

@@ -20,7 +20,7 @@ from kedge.server.service.fast.bind_splice import splice_bind
 from kedge.server.service.gangs import reservation_key
 from kedge.server.service.namespaces import namespace_key
 from kedge.server.service.reservations import use_reservation
-from kedge.store import Entry
+from kedge.store import DeleteKey, Entry
 
 _UNRECORDED_KINDS = (NAMESPACE_KIND, OPERATION_KIND)
 """Kinds that every bind proves, and that are no part of a placement decision."""
@@ -114,7 +114,13 @@ async def confirm_ended(core: Core, request: ConfirmEnded) -> Written:
                 )
             await claims.release(core, proof, node, pod_uid)
             operations.record(core, proof, "confirm", allocation.key, options)
-        return Staged(allocation.kind, allocation.key, staged_value(proof, allocation), created=allocation.created)
+        return Staged(
+            allocation.kind,
+            allocation.key,
+            staged_value(proof, allocation),
+            created=allocation.created,
+            removed=isinstance(proof.writes.get(allocation.key), DeleteKey),
+        )
 
     return await core.prove(attempt, options)
 

@@ -48,7 +48,7 @@ async def budget_of(core: Core, proof: Proof, pod: Object) -> Object | None:
     if len(covering) > 1:
         names = ", ".join(key.name for key in covering)
         raise OperatingError(
-            f"cannot evict {pod.key}: it is covered by more than one disruption budget ({names}); leave one of them",
+            f"cannot evict {pod.key}: it is covered by more than one disruption budget ({names}); keep one",
             key=pod.key,
         )
     return await proof.object(covering[0]) if covering else None

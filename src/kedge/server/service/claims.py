@@ -4,16 +4,19 @@ A claim is an entry in its node's `NodeAllocation`, keyed by pod uid, with the z
 charged. Binds and reservations make claims; the end or removal of a pod and the removal of a reservation release them.
 `assignment` has the claims of pods that were created with a node's name.
 A forced deletion proves no end: the claim stays until the agent confirms it or the node's incarnation changes.
+A ledger without a node is removed with its last claim.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from kedge.api.names import remembered
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.views import NodeAllocationView, NodeView, PodView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, ZONE_LABEL
-from kedge.errors import Refused, check
+from kedge.errors import NotFound, Refused
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import Claim, ClaimState
 from kedge.placement.predicates import demand_of, first_misfit
@@ -22,7 +25,7 @@ from kedge.placement.stored_ledger import StoredLedger
 from kedge.server.service import gangs
 from kedge.server.service.core import Core, Proof, Staged, Unsettled, staged_value
 from kedge.server.service.zones import charge_zone, may_be_limited, refund_zone
-from kedge.store import Entry, Put
+from kedge.store import DeleteKey, Entry, Put
 
 
 @remembered
@@ -130,7 +133,11 @@ async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:
     if ledger is None or claim is None:
         return False
     await refund_zone(core, proof, claim)
-    write_ledger(core, proof, node, ledger.release(pod_uid))
+    left = ledger.release(pod_uid)
+    if left or await proof.object(node_key(node)) is not None:
+        write_ledger(core, proof, node, left)
+    else:
+        proof.delete(allocation_key(node))
     return True
 
 
@@ -146,7 +153,7 @@ async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) ->
 
 
 async def stored_ledger_of(core: Core, proof: Proof, node: str) -> StoredLedger | None:
-    """A node's ledger, with the changes of this attempt; None if it never had one."""
+    """A node's ledger, with the changes of this attempt; None if it has none."""
     key = allocation_key(node)
     if key not in proof.reads:
         await proof.entries(key)
@@ -157,6 +164,8 @@ def _known_ledger(core: Core, proof: Proof, key: Key) -> StoredLedger | None:
     """As `stored_ledger_of`, for a ledger that was read."""
     entry = proof.reads[key]
     write = proof.writes.get(key)
+    if isinstance(write, DeleteKey):
+        return None
     value = write.value if isinstance(write, Put) else entry.value if entry is not None else None
     return None if value is None else core.ledgers.decoded(key, value)
 
@@ -210,14 +219,15 @@ async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
         now, allocation = await proof.objects(node.key, key)
         if now is not None and now.uid == node.uid:  # else it changed again, and the claim fails on that
             await retire(core, proof, now)
-        check(allocation is not None, "ledgers are never removed")
-        assert allocation is not None
+        if allocation is None:  # the node was removed meanwhile, and its last claim released
+            raise NotFound(f"node {node.key.name} has no ledger", key=key)
         return Staged(allocation.kind, key, staged_value(proof, allocation), created=allocation.created)
 
-    while (await core.prove(attempt, options)).object.as_view(NodeAllocationView).spec.node_uid != node.uid:
-        (found,) = (await core.store.get([node.key])).entries
-        if found is None or core.object_of(found).uid != node.uid:
-            return
+    with suppress(NotFound):
+        while (await core.prove(attempt, options)).object.as_view(NodeAllocationView).spec.node_uid != node.uid:
+            (found,) = (await core.store.get([node.key])).entries
+            if found is None or core.object_of(found).uid != node.uid:
+                return
 
 
 def blank_ledger(core: Core, node: str, node_uid: str) -> StoredLedger:

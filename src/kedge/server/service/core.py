@@ -22,7 +22,9 @@ from kedge.api.wellknown import NODE_ALLOCATION_KIND
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, KedgeError, Unavailable, check
 from kedge.keys import NO_REVISION, Fence, Key, Revision
+from kedge.observe.records import AdmissionAct
 from kedge.server.service.admission import AdmissionChain
+from kedge.server.service.admission_records import AdmissionRecords
 from kedge.server.service.ledgers import Ledgers
 from kedge.store import Absent, AtRevision, Batch, Check, DeleteKey, Entry, Put, Store, Write
 from kedge.store.versions import fenced
@@ -81,7 +83,7 @@ class Proof:
     Invariant: every key in `writes` is in `reads`. Nothing is written unread.
     """
 
-    __slots__ = ("_core", "_held", "dry_run", "reads", "writes")
+    __slots__ = ("_core", "_held", "acts", "dry_run", "reads", "subject", "writes")
 
     def __init__(self, core: Core, *, dry_run: bool = False) -> None:
         self._core = core
@@ -90,6 +92,17 @@ class Proof:
         """Nothing will be committed: the limits of a commit do not apply, and no other commit may be made first."""
         self.reads: dict[Key, Entry | None] = {}
         self.writes: dict[Key, Write] = {}
+        self.subject: Object | None = None
+        """The object that the write is about, as far as it is known: for the record of its admission."""
+        self.acts: list[AdmissionAct] = []
+        """The changes and refusals of policies."""
+
+    def note(self, policy: str | Key, verb: str, detail: str, revision: Revision = NO_REVISION) -> None:
+        """Note what a policy did, for the record of this write. A key is an object that this attempt has read."""
+        if isinstance(policy, Key):
+            found = self.known(policy)
+            policy, revision = str(policy), NO_REVISION if found is None else found.revision
+        self.acts.append(AdmissionAct(policy, revision, verb, detail))
 
     async def entries(self, *keys: Key) -> list[Entry | None]:
         """Read keys, each once: a later read in the same attempt sees the same version."""
@@ -177,6 +190,8 @@ class Core:
         self.ledgers = Ledgers(env)
         self.token_keys = token_keys
         """The keys of ServiceAccount tokens; None on a server that signs none."""
+        self.admission_records: AdmissionRecords | None = None
+        """Set by `Service.record_to`."""
         self.contended: dict[Key, asyncio.Lock] = {}
         """Keys that attempts lately lost races on. A reader of such a key waits for its lock instead of racing."""
         self._objects: dict[Key, Object] = {}
@@ -188,10 +203,15 @@ class Core:
         self._stamp = ""
         self._stamp_until_s = float("-inf")
         metrics = env.metrics
-        self._attempts = metrics.counter("kedge_service_proof_attempts", "Lost races by kind of key", ("kind",))
-        self.scanned = metrics.counter("kedge_service_list_scanned", "Objects scanned by lists with selectors")
-        self.admission_rounds = metrics.counter("kedge_service_admission_rounds", "Passes over mutating policies")
-        self.generated_names = metrics.counter("kedge_service_generated_names", "Names generated for generateName")
+        self._attempts = metrics.counter("kedge_service_proof_attempts_total", "Lost races by kind of key", ("kind",))
+        self.scanned = metrics.counter("kedge_service_list_scanned_total", "Objects scanned by lists with selectors")
+        self.admission_rounds = metrics.counter("kedge_service_admission_rounds_total", "Passes over mutating policies")
+        self.generated_names = metrics.counter(
+            "kedge_service_generated_names_total", "Names generated for generateName"
+        )
+        self.origin_reads = metrics.counter(
+            "kedge_service_origin_versions_total", "Versions read to find the write behind a condition"
+        )
         self.namespace_quotas = metrics.gauge("kedge_service_namespace_quotas", "Quotas of the last changed namespace")
         self.unadmitted = metrics.gauge(
             "kedge_service_unadmitted_pods", "Pods that the node named last by a create has yet to admit"
@@ -200,6 +220,7 @@ class Core:
             "kedge_service_tokens_total", "Tokens of ServiceAccounts, by outcome", ("outcome",)
         )
         self.operations = metrics.gauge("kedge_service_operations", "Operation ids kept at the last sweep")
+        self.events_expired = metrics.counter("kedge_events_expired_total", "Events deleted at the end of their time")
         metrics.gauge("kedge_service_object_cache", "Decoded objects cached").set_function(lambda: len(self._objects))
 
     # -- objects -----------------------------------------------------------------------------------
@@ -266,6 +287,20 @@ class Core:
 
     # -- commits -----------------------------------------------------------------------------------
 
+    async def delete_all(self, entries: Sequence[Entry]) -> int:
+        """Delete old entries in steps. Returns how many: a step with an entry that has changed is left to the next."""
+        deleted, step = 0, self.env.limits.commit_ops_max // 2
+        for start in range(0, len(entries), step):
+            part = entries[start : start + step]
+            try:
+                await self.store.commit(
+                    [AtRevision(each.key, each.modified) for each in part], [DeleteKey(each.key) for each in part]
+                )
+            except Conflict:
+                continue  # written again, or deleted by another server
+            deleted += len(part)
+        return deleted
+
     async def prove(self, attempt: Attempt, options: WriteOptions) -> Written:
         """Run an attempt and commit what it staged; on a lost race, run it again on fresh reads."""
         lost: Conflict | None = None
@@ -291,12 +326,18 @@ class Core:
                     continue
                 finally:
                     self._in_flight.pop(staged.key, None)
+            except Forbidden as error:
+                if self.admission_records is not None and not options.dry_run:
+                    self.admission_records.refused(proof.subject, proof.acts, error, options)
+                raise
             except Unsettled as unsettled:
                 proof.release()  # the other commits may need the same lock
                 await unsettled.settle(_prior_options(options))
                 continue
             finally:
                 proof.release()
+            if proof.acts and self.admission_records is not None:
+                self.admission_records.admitted(staged.key, proof.subject, proof.acts, revision, options)
             return self._written(proof, staged, revision, options)
         raise Unavailable(
             f"{lost.key if lost else 'a key'} was changed by other writes {self.env.limits.proof_attempts_max} times"

@@ -113,7 +113,7 @@ async def delete(core: Core, request: Delete, *, only_if: Callable[[Object], boo
             async def read(keys: Any) -> Inputs:
                 return dict(zip(keys, await proof.objects(*keys), strict=True))
 
-            await chain.validate(request, read)
+            await chain.validate(request, read, proof.note)
         staged = await stage_deletion(core, proof, old, options)
         if proof.writes:
             operations.record(core, proof, "delete", key, options)

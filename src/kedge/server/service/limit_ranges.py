@@ -31,17 +31,24 @@ async def limit_ranges_of(proof: Proof, namespace: str) -> LimitRanges:
     return [each.as_view(LimitRangeView) for each in ranges if each is not None]
 
 
-def with_defaults(pod: Object, ranges: LimitRanges) -> Object:
+def with_defaults(proof: Proof, pod: Object, ranges: LimitRanges) -> Object:
     """A new pod with the requests and limits that the ranges set; the caller validates it again if it changed."""
     document = pod.edit()
     changed = [each for each in ranges if set_defaults(document, each)]
+    for each in changed:
+        proof.note(_key_of(pod, each), "changed", "the requests and limits of containers")
     return Object(pod.kind, pod.key, encode_object(document), revision=NO_REVISION) if changed else pod
 
 
-def check_limits(pod: Object, ranges: LimitRanges) -> None:
+def _key_of(pod: Object, limits: LimitRangeView) -> Key:
+    return Key(LIMIT_RANGE_KIND, pod.key.namespace, limits.name)
+
+
+def check_limits(proof: Proof, pod: Object, ranges: LimitRanges) -> None:
     """Raise `Forbidden` for the first range that the pod does not keep."""
     for each in ranges:
         broken = violations(pod.as_view(PodView), each)
         if broken:
+            proof.note(_key_of(pod, each), "refused", "; ".join(broken))
             why = broken[0] if len(broken) == 1 else f"[{', '.join(broken)}]"
             raise Forbidden(f'pods "{pod.key.name}" is forbidden: {why}', key=pod.key)

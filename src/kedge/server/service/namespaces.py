@@ -83,7 +83,7 @@ async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool)
         if len(names) >= core.env.limits.namespace_quotas_max:
             raise Forbidden(
                 f"{quota} cannot be created: its namespace has {len(names)} such objects already; add its limits to"
-                " one of those",
+                " one that exists",
                 key=quota,
             )
         names = sorted([*names, quota.name])

@@ -13,10 +13,10 @@ import msgspec
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions, Written
 from kedge.api.wellknown import OPERATION_KIND
-from kedge.errors import BadRequest, Compacted, Conflict
+from kedge.errors import BadRequest, Compacted
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service.core import Core, Proof, name_only
-from kedge.store import AtRevision, DeleteKey, Entry
+from kedge.store import Entry
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -81,15 +81,7 @@ async def sweep(core: Core) -> int:
     entries = sorted(listing.entries, key=lambda entry: entry.modified)
     surplus = max(0, len(entries) - limits.operations_max)
     old = [e for n, e in enumerate(entries) if n < surplus or e.modified <= horizon]
-    swept = 0
-    step = limits.commit_ops_max // 2
-    for start in range(0, len(old), step):
-        part = old[start : start + step]
-        try:
-            await core.store.commit([AtRevision(e.key, e.modified) for e in part], [DeleteKey(e.key) for e in part])
-        except Conflict:
-            continue  # another server swept it first
-        swept += len(part)
+    swept = await core.delete_all(old)
     core.operations.set(len(entries) - swept)
     return swept
 

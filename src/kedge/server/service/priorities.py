@@ -53,6 +53,8 @@ async def with_priority(proof: Proof, pod: Object) -> Object:
             " PriorityClass name",
             key=pod.key,
         )
+    if name:
+        proof.note(Key(PRIORITY_CLASS_KIND, "", name), "changed", f"the priority to {found.value}")
     return _edited(pod, name, found)
 
 
@@ -67,6 +69,7 @@ async def _class_of(proof: Proof, pod: Object) -> tuple[str, PriorityClassView]:
         return name, SYSTEM_CLASSES[name]
     found = await proof.object(Key(PRIORITY_CLASS_KIND, "", name))
     if found is None:
+        proof.note(Key(PRIORITY_CLASS_KIND, "", name), "refused", "there is no such class")
         raise Forbidden(f'pods "{pod.key.name}" is forbidden: no PriorityClass with name {name} was found', key=pod.key)
     return name, found.as_view(PriorityClassView)
 

@@ -74,11 +74,9 @@ async def _charge_one(
         def listed(amounts: Units) -> str:
             return ",".join(f"{r}={format_units(r, amounts.get(r, 0))}" for r in broken)
 
-        raise Forbidden(
-            f'{kind.resource} "{key.name}" is forbidden: exceeded quota: {quota.key.name},'
-            f" requested: {listed(delta)}, used: {listed(used)}, limited: {listed(hard)}",
-            key=key,
-        )
+        why = f"requested: {listed(delta)}, used: {listed(used)}, limited: {listed(hard)}"
+        proof.note(quota.key, "refused", why)
+        raise Forbidden(f'{kind.resource} "{key.name}" is forbidden: exceeded quota: {quota.key.name}, {why}', key=key)
     write_use(proof, quota, add(used, delta))
 
 

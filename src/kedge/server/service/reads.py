@@ -23,7 +23,7 @@ from kedge.errors import BadRequest, Compacted, FieldError, Invalid, NotFound
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.server.service.core import Core
 from kedge.server.service.slices import slices
-from kedge.store import Entry, Listing, Reading
+from kedge.store import Entry, Listing
 
 Matches = Callable[[Object], bool]
 _REVISION_MAX = 2**63 - 1
@@ -54,18 +54,6 @@ async def get(core: Core, request: Get) -> Object:
     reading = await core.store.get([key])
     if reading.revision < floor:
         reading = await core.store.get([key], at=floor)  # waits until the store has reached it
-    return _found(core, key, reading)
-
-
-def get_nowait(core: Core, request: Get) -> Object | None:
-    """As `get`, if the store has the newest version in memory; None if it must be awaited."""
-    if request.options.resource_version not in ("", "0"):
-        return None
-    reading = core.store.get_nowait((request.key,))
-    return None if reading is None else _found(core, request.key, reading)
-
-
-def _found(core: Core, key: Key, reading: Reading) -> Object:
     (entry,) = reading.entries
     if entry is None:
         raise NotFound(f'{core.kind_of(key).resource} "{key.name}" not found', key=key)

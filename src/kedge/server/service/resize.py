@@ -81,7 +81,7 @@ async def check_resizable(proof: Proof, old: Object, new: Object) -> None:
     if before.spec == after.spec:
         return
     await proof.entries(namespace_key(new.key.namespace))
-    check_limits(new, await limit_ranges_of(proof, new.key.namespace))
+    check_limits(proof, new, await limit_ranges_of(proof, new.key.namespace))
     name = after.spec.node_name
     if not name:
         return

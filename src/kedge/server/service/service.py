@@ -35,20 +35,27 @@ from kedge.api.requests import (
 from kedge.api.verbs import Verbs
 from kedge.env import Env
 from kedge.errors import MethodNotAllowed, OperatingError
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.observe.recording.recorder import Recorder
 from kedge.server.service import (
     account_tokens,
     binding,
     deletion,
+    event_expiry,
     eviction,
     gang_chunks,
     operations,
     reads,
     scale,
+    version_origins,
     watches,
     writes,
 )
 from kedge.server.service.admission import AdmissionChain
+from kedge.server.service.admission_records import AdmissionRecords
 from kedge.server.service.core import Core
+from kedge.server.service.fast import memory_get
+from kedge.server.service.version_origins import VersionOrigin
 from kedge.store import Store
 from kedge.store.backup import Exporter, StoreExport
 
@@ -79,6 +86,10 @@ HANDLERS: Final[dict[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, An
 """The handler of each request. `OpenWatch` has none: its reply is a stream."""
 
 
+_EVENT_SWEEPS: Final = 12
+"""Sweeps for expired Events in the time that an Event lives."""
+
+
 class Service(Verbs):
     """One API server without its transport. Several may stand on one store."""
 
@@ -98,6 +109,10 @@ class Service(Verbs):
     def kinds(self) -> Registry:
         return self._core.kinds
 
+    def record_to(self, recorder: Recorder) -> None:
+        """From now on record what admission changes and refuses."""
+        self._core.admission_records = AdmissionRecords(self._core.env, recorder)
+
     def identify(self, token: str, audiences: Sequence[str] = ()) -> Coroutine[Any, Any, account_tokens.TokenIdentity]:
         """The user behind a token of a ServiceAccount. Raises `Unauthorized`."""
         return account_tokens.identify(self._core, token, audiences)
@@ -106,8 +121,8 @@ class Service(Verbs):
         return HANDLERS[type(request)](self._core, request)
 
     def get_nowait(self, request: Get) -> Object | None:
-        """As `send`, without suspending; None if this read must be awaited."""
-        return reads.get_nowait(self._core, request)
+        """As `send`, without suspending; None if this read must be awaited: call `send`."""
+        return memory_get.get_nowait(self._core, request)
 
     def list_stored(self, request: List) -> Coroutine[Any, Any, reads.StoredList]:
         """As `send` of a list without selectors, with the stored versions: for transports that splice their bytes."""
@@ -120,6 +135,16 @@ class Service(Verbs):
         """As `open_watch`, with the events of one moment in one batch: for transports that send them in one message."""
         return watches.watch_batches(self._core, request)
 
+    def version_origin(self, key: Key, revision: Revision = NO_REVISION) -> Coroutine[Any, Any, VersionOrigin]:
+        """The write behind the version of an object at a revision, or the newest. Raises `NotFound`, `Compacted`."""
+        return version_origins.version_origin(self._core, key, revision)
+
+    def condition_origin(
+        self, key: Key, condition: str, revision: Revision = NO_REVISION
+    ) -> Coroutine[Any, Any, VersionOrigin]:
+        """The write behind a condition of an object. Raises `NotFound`, `Compacted`."""
+        return version_origins.condition_origin(self._core, key, condition, revision)
+
     async def export(self) -> StoreExport:
         """All objects at one revision, internal ones included: for backups."""
         if not isinstance(self._core.store, Exporter):
@@ -127,8 +152,13 @@ class Service(Verbs):
         return await self._core.store.export()
 
     async def run_upkeep(self) -> None:
-        """Forget old operation ids, for ever. The composition root spawns it."""
+        """Forget old operation ids and expired Events, for ever. The composition root spawns it."""
+        env, every_s = self._core.env, self._core.env.limits.event_ttl_s / _EVENT_SWEEPS
+        swept_s = env.monotonic()
         while True:
-            await asyncio.sleep(self._core.env.limits.operation_window_s / 10)
+            await asyncio.sleep(min(env.limits.operation_window_s / 10, every_s))
             with suppress(OperatingError):  # the next sweep takes the rest
                 await operations.sweep(self._core)
+                if env.monotonic() - swept_s >= every_s:
+                    swept_s = env.monotonic()
+                    await event_expiry.sweep_events(self._core)

@@ -150,6 +150,7 @@ def _attempt_to_create(
         reads = (key, namespace_key(key.namespace))
 
     async def attempt(proof: Proof) -> Staged | Written:
+        proof.subject = sent
         # One read for all keys: over a network each read is a round trip.
         if options.origin.operation:
             repeat = await operations.first_outcome(
@@ -163,12 +164,12 @@ def _attempt_to_create(
         new, warnings = sent, warned
         ranges = await limit_ranges_of(proof, key.namespace) if kind.key_kind == POD_KIND else ()
         if ranges:
-            new = with_defaults(sent, ranges)
+            new = with_defaults(proof, sent, ranges)
         if chain is not None:
             new, warnings = await _admit(core, proof, chain, "create", kind, key, "", new.edit(), None, options)
         elif new is not sent:
             new, warnings = _checked(kind, key, new.value)
-        check_limits(new, ranges)
+        check_limits(proof, new, ranges)
         if kind.key_kind == POD_KIND and not is_settled(proof, new):
             new = await with_priority(proof, new)
         if stage_plain_pod(proof, new) is None:
@@ -264,7 +265,7 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
         assumed, untried = untried if key not in proof.reads else None, None
         if assumed is not None:
             proof.assume(assumed)
-        old = await proof.object(key)
+        old = proof.subject = await proof.object(key)
         if old is None:
             raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
         quick = patch_metadata(kind, old, request) if chain is None else None
@@ -451,13 +452,13 @@ async def _admit(
 
     if chain.mutates:
         document = await chain.mutate(
-            request, read, rounds_max=core.env.limits.admission_rounds_max, rounds=core.admission_rounds
+            request, read, proof.note, rounds_max=core.env.limits.admission_rounds_max, rounds=core.admission_rounds
         )
         _check_identity_kept(key, request.object, document)
         if old is not None:
             _count_generation(kind, old, document)  # a policy's change of the spec counts too
     checked = _checked(kind, key, encode_object(document))
-    await chain.validate(request._replace(object=document), read)
+    await chain.validate(request._replace(object=document), read, proof.note)
     return checked
 
 

@@ -58,6 +58,7 @@ async def recharge_zone(core: Core, proof: Proof, pod: Key, claim: Claim, reques
     for quota, hard, used in await _limiting_quotas(core, proof, claim.namespace, claim.zone):
         short = shortages({r: grown[r] for r in grown.keys() & hard.keys()}, used, hard)
         if short and enforced:
+            proof.note(quota.key, "refused", _shortage(short, grown, used, hard))
             raise Forbidden(
                 f'pods "{pod.name}" is forbidden: zone quota {quota.key.name} has no room in {claim.zone}'
                 f" for the resize: {_shortage(short, grown, used, hard)}",

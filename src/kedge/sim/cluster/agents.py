@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from kedge.agent.core import Consumption, ContainerProcess, ContainerSetup, Identity, KeptPod, PullFailed
 from kedge.agent.core.driver import FileVolume
 from kedge.agent.core.plan import is_sidecar
-from kedge.api.views import Container, LifecycleHook, PodView, Probe
+from kedge.api.views import Container, LifecycleHook, NodeSystemInfo, PodView, Probe
 from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_IGNORES_SIGTERM_LABEL, SIM_RUN_S_LABEL
 from kedge.sim.cluster.fault_points import PROBE, PULL, RUN, START, STOP
 from kedge.sim.kernel import FAULTS, Host, Simulation
@@ -26,6 +26,17 @@ RUNS_S = (0.5, 5.0, 40.0)
 INIT_S = 1.0
 """How long an init container runs; it succeeds."""
 HOOK_S = 0.5
+NOT_RUNNING = "the process does not run"
+SYSTEM = NodeSystemInfo(
+    machine_id="simulated",
+    system_uuid="simulated",
+    kernel_version="0",
+    os_image="simulated",
+    container_runtime_version="kedge-sim://0",
+    operating_system="linux",
+    architecture="amd64",
+)
+"""Every simulated machine is the same."""
 LINGERS_S = (1.0, 15.0)
 """How long a zombie survives a kill."""
 
@@ -174,7 +185,7 @@ class SimulatedDriver:
         if entry is not None and entry.process.running:
             self._extend(entry, for_s)
 
-    async def stop(self, identity: Identity, *, grace_s: float) -> None:
+    async def stop(self, identity: Identity, *, grace_s: float, cause: str = "") -> None:
         entry = self._entries.get(identity)
         if entry is None or not entry.process.running:
             return
@@ -182,7 +193,7 @@ class SimulatedDriver:
         if deadline_s >= entry.kill_at_s:
             return
         entry.kill_at_s = deadline_s
-        entry.process = replace(entry.process, stopping=True)
+        entry.process = replace(entry.process, stopping=True, message=entry.process.message or cause)
         fault, lasts_s = self._fault(STOP, STOP_FAULTS, f"{entry.process.namespace}/{entry.process.pod}")
         fault = fault or ("ignore" if entry.ignores else "")
         if fault == "zombie":  # even a kill does not end it at once, as with blocked I/O
@@ -199,17 +210,18 @@ class SimulatedDriver:
         if entry is not None and not entry.process.running:
             del self._entries[identity]
 
-    async def probe(self, identity: Identity, probe: Probe) -> bool:  # noqa: ARG002
+    async def probe(self, identity: Identity, probe: Probe) -> str:  # noqa: ARG002
         entry = self._entries.get(identity)
         if entry is None or not entry.process.running:
-            return False
-        return not self._fault(PROBE, PROBE_FAULTS, f"{entry.process.namespace}/{entry.process.pod}")[0]
+            return NOT_RUNNING
+        fault, _ = self._fault(PROBE, PROBE_FAULTS, f"{entry.process.namespace}/{entry.process.pod}")
+        return "no answer" if fault else ""
 
     async def run_hook(self, identity: Identity, hook: LifecycleHook, *, within_s: float) -> str:
         del within_s
         entry = self._entries.get(identity)
         if entry is None or not entry.process.running:
-            return "the process does not run"
+            return NOT_RUNNING
         self.hooks.append((identity, hook))
         await asyncio.sleep(HOOK_S)
         return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kedge.agent.core import Agent, ContainerProcess, Machine
@@ -21,14 +21,14 @@ from kedge.api.wellknown import NAMESPACE_KIND, NODE_KIND, SYSTEM_NAMESPACES, ZO
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
-from kedge.keys import Key
+from kedge.keys import NODE_USER_PREFIX, Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import SharedElection
 from kedge.server.service import AdmissionChain, Service
-from kedge.sim.cluster.agents import OnStart, SimulatedDriver
+from kedge.sim.cluster.agents import SYSTEM, OnStart, SimulatedDriver
 from kedge.sim.cluster.dump import DumpPlan, load_dump
 from kedge.sim.cluster.faults import FaultyService, disk_slowness
 from kedge.sim.cluster.links import (
@@ -276,13 +276,16 @@ class Cluster:
 
     async def _run_agent(self, host: Host, node: Node) -> None:
         env = host.env(limits=node.limits)
-        client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
+        transport = self.transport(host, server=self._next_server())
+        transport.caller = f"{NODE_USER_PREFIX}{node.name}"
+        client = Client(transport, env, component=host.name)
         machine = Machine(
             name=node.name,
             capacity=node.machine.capacity,
             labels=node.machine.labels,
             taints=node.machine.taints,
             boot_id=node.driver.boot_id,
+            system=SYSTEM,
         )
         agent = Agent(client, env, node.driver, machine)
         node.agents.append(agent)
@@ -307,6 +310,8 @@ class Cluster:
     async def _run_process(
         self, host: Host, makers: Sequence[ComponentFactory] | ProcessFactory, limits: Limits
     ) -> None:
+        if self.recording is not None:  # the story shows what each decision read
+            limits = replace(limits, decisions_sample_every=1)
         env = host.env(limits=limits)
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
         context = ProcessContext(client, env, CacheSet(client, env), Recorder(env))

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, TypeVar
 
 from kedge.api.kinds import KINDS, Registry
-from kedge.api.requests import Bind, Create, OpenWatch, Reply, Request, WatchEvent, Written
+from kedge.api.requests import Bind, Create, OpenWatch, Reply, Request, WatchEvent, Written, named
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
@@ -293,8 +293,12 @@ class RemoteTransport:
     def __init__(self, remote: Any, kinds: Registry = KINDS) -> None:
         self._remote = remote
         self.kinds = kinds
+        self.caller = ""
+        """The user beside every version that is written through it; empty for none."""
 
     async def send(self, request: Request[Reply]) -> Reply:
+        if self.caller:
+            request = named(request, self.caller)
         call = self._remote.call(request.label, request)
         reply: Reply = await (_read(call) if request.reads else call)
         return reply

@@ -80,6 +80,7 @@ class ClusterRecording:
             decisions = [*process.context.recorder.decisions()][::-1]
             made.decisions += decisions
             made.coverages.append(process.context.recorder.coverage_record(f"{name}#{lives[name]}"))
+            made.counts.append(process.context.recorder.counts_record(f"{name}#{lives[name]}"))
             deciders = dict.fromkeys(each.process for each in decisions)
             for cache in process.context.caches:
                 made.received.append(received_part(cache, process=f"{name}#{lives[name]}", deciders=deciders))
@@ -100,3 +101,5 @@ class ClusterRecording:
             yield from map(parse_section, encoder.decision(decision) or [])
         for coverage in made.coverages:
             yield from map(parse_section, encoder.coverage(coverage))
+        for counts in made.counts:
+            yield from map(parse_section, encoder.counts(counts))

@@ -90,7 +90,7 @@ def _sum(tallies: Iterable[ReplicaTally]) -> ReplicaTally:
 
 
 Claim = Callable[[ConditionEvidence], str]
-"""Returns why a condition has not this status in that state; empty if it has, or if the state cannot tell."""
+"""Returns why a condition has not this status in that state; empty if it has, or if the state does not show it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,23 @@ def surge_of(deployment: Object) -> int:
 
 def template_without_hash(found: Object) -> dict[str, Any]:
     """The pod template of a Deployment or of one of its ReplicaSets, comparable with each other's."""
-    template: dict[str, Any] = found.edit()["spec"]["template"]
+    template = _plain_template(found)
     template.get("metadata", {}).get("labels", {}).pop("pod-template-hash", None)
+    return template
+
+
+def _without_nulls_here(each: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in each.items() if value is not None}
+
+
+def _plain_template(found: Object) -> dict[str, Any]:
+    """A pod template without what clients in Go write for absent fields: nulls, and containers' empty `resources`."""
+    written = json.dumps(found.edit()["spec"]["template"])
+    template: dict[str, Any] = json.loads(written, object_hook=_without_nulls_here)
+    for group in ("containers", "initContainers"):
+        for container in template.get("spec", {}).get(group, ()):
+            if container.get("resources") == {}:
+                del container["resources"]
     return template
 
 
@@ -40,5 +55,5 @@ def is_of_template(replica_set: Object, deployment: Object) -> bool:
     annotations = replica_set.metadata.annotations
     if not mutations_of(annotations):
         return False
-    template = json.dumps(deployment.edit()["spec"]["template"], sort_keys=True, separators=(",", ":"))
+    template = json.dumps(_plain_template(deployment), sort_keys=True, separators=(",", ":"))
     return annotations.get(TEMPLATE_DIGEST) == hashlib.sha256(template.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Bounds of one run: a run that passes one of them makes no progress and is stopped as a failure.
+"""Bounds of one run: a run that passes a bound makes no progress and is stopped as a failure.
 
 `loop` calls `RunGuard.check` between rounds of steps; `simulation.run` takes the bounds.
 """

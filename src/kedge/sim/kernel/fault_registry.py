@@ -14,7 +14,7 @@ from itertools import takewhile
 from kedge.errors import check
 
 RATES = (0.0, 0.01, 0.05, 0.2)
-"""How often a fault may strike at its point. A swarm draws one of these for each fault."""
+"""How often a fault may strike at its point. A swarm draws one rate for each fault."""
 LASTING_RATES = (0.0, 0.002, 0.006, 0.02)
 """For most faults that outlast their message: at the rates above a run would be broken most of the time."""
 HOST_RATES = (0.0, 0.2, 0.5, 1.0)

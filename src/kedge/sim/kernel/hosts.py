@@ -90,7 +90,7 @@ class Host:
             new_uid=lambda: uid_from(source),
             spawn=self._spawn_here(),
             limits=limits or Limits(),
-            metrics=metrics or Metrics(),
+            metrics=metrics or Metrics(series_max=(limits or Limits()).metric_series_max),
         )
 
     def _spawn_here(self) -> Callable[..., asyncio.Task[Any]]:

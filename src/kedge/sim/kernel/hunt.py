@@ -40,7 +40,7 @@ BATCH_SEEDS = 8
 UNDER_WAY_PER_JOB = 3
 """Batches submitted ahead for each worker."""
 GROUP_SEEDS_KEPT = 3
-"""Failures of one group whose tapes are kept; the simplest of them is shrunk."""
+"""Failures of one group whose tapes are kept; the first of them is shrunk."""
 
 
 class UnknownExecutor(KedgeError):
@@ -164,7 +164,7 @@ class Group:
     violation: Violation
     seeds: list[int] = field(default_factory=list)
     tapes: list[tuple[int, Tape]] = field(default_factory=list)
-    """The simplest few: least faults, then least steps."""
+    """A few, the one to shrink first: the simplest, with least faults and then least steps, or the lowest seed."""
     shrunk: Shrunk | None = None
     artefact: Artefact | None = None
     path: Path | None = None
@@ -178,6 +178,8 @@ class Hunt:
     total: int
     policy_sent: SchedulePolicy | None = None
     """Sent to the workers, if it differs from the policy of the target."""
+    by_seed: bool = False
+    """Each group keeps its lowest seed, not its simplest failure."""
     done: int = 0
     steps: int = 0
     cpu_s: float = 0.0
@@ -208,8 +210,12 @@ class Hunt:
         group = self.groups.setdefault(result.violation.group, Group(result.violation))
         group.seeds.append(result.seed)
         group.tapes.append((result.steps, result.tape))
-        group.tapes.sort(key=lambda item: (len(item[1].strikes()), item[0], item[1].seed))
+        group.tapes.sort(key=self._order)
         del group.tapes[GROUP_SEEDS_KEPT:]
+
+    def _order(self, failure: tuple[int, Tape]) -> tuple[int, ...]:
+        steps, tape = failure
+        return (tape.seed,) if self.by_seed else (len(tape.strikes()), steps, tape.seed)
 
 
 def hunt(
@@ -221,14 +227,18 @@ def hunt(
     policy: SchedulePolicy | None = None,
     directory: Path | None = None,
     shrink_runs_max: int = SHRINK_RUNS_MAX,
+    by_seed: bool = False,
     on_progress: Callable[[Hunt], object] = lambda hunt: None,  # noqa: ARG005
 ) -> Hunt:
-    """Run every seed; shrink one failure of each group; write artefacts to `directory` if it is given."""
+    """Run every seed; shrink one failure of each group; write artefacts to `directory` if it is given.
+
+    The simplest failure of a group is kept, or with `by_seed` that of its lowest seed.
+    """
     jobs = jobs or os.cpu_count() or 1
     own_policy = target.policy
     target = (replace(target, policy=policy) if policy is not None else target).calibrated()
     wanted = list(seeds)
-    found = Hunt(target, len(wanted), None if target.policy == own_policy else target.policy)
+    found = Hunt(target, len(wanted), None if target.policy == own_policy else target.policy, by_seed)
 
     def make() -> Executor:
         if callable(executor):

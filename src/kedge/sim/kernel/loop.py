@@ -187,7 +187,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         return self._local_clock(self.current_strand().process.host_name)[0]
 
     def use_host_clocks(self) -> None:
-        """Set timers by the clock of each host from now on: one of them has another rate."""
+        """Set timers by the clock of each host from now on: the clock of one host has another rate."""
         self._local_clock = self._host_clock
 
     # -- tasks and futures

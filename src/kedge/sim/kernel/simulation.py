@@ -315,7 +315,7 @@ def _drive(world: SimWorld, work: Coroutine[Any, Any, _T]) -> _T | None:
 
 _one_at_a_time = threading.Lock()
 """Runs in several threads would share the garbage collector, its hooks and asyncio's register of tasks. The GIL lets
-only one of them work at a time anyway."""
+only one thread work at a time anyway."""
 
 
 @contextmanager

@@ -23,8 +23,9 @@ from kedge.sim.kernel import Artefact, Replay, make_artefact, replay
 from kedge.sim.kernel.artefacts import RUN, sections_of
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.kept_scenarios import KeptScenario, kept_scenario
-from kedge.sim.scenario.runner import ScenarioRun, scenario_target, timeline_rows
+from kedge.sim.scenario.runner import ScenarioRun, scenario_target
 from kedge.sim.scenario.schema import Scenario, read_scenario
+from kedge.sim.scenario.story import named_story
 
 FILES: Final = (
     "scenario.yaml",
@@ -73,9 +74,11 @@ def recording_of(artefact: Artefact) -> Recording:
     return decode_recording([*artefact.sections, *artefact.gaps])
 
 
-def timeline_of(artefact: Artefact, *, begin_s: float = 0.0) -> list[tuple[str, str, str]]:
-    """The timeline from the file's records alone."""
-    return timeline_rows(recording_of(artefact), begin_s=begin_s)
+def story_of(artefact: Artefact, *, verbose: bool = False) -> list[str]:
+    """The lines of the story from the file's records alone, with the names of its scenario; empty without a cluster."""
+    kept = kept_scenario(artefact)
+    begin_s, names = (0.0, {}) if kept is None else (kept.begin_s, kept.names)
+    return [str(each) for each in named_story(recording_of(artefact), begin_s=begin_s, names=names, verbose=verbose)]
 
 
 def extract_run(artefact: Artefact, folder: Path) -> list[Path]:
@@ -90,9 +93,7 @@ def extract_run(artefact: Artefact, folder: Path) -> list[Path]:
     summary = next(section.body for section in sections_of(artefact) if section.name == RUN)
     parts = {
         "run.json": msgspec.json.format(summary, indent=2).decode(),
-        "timeline.txt": "\n".join(
-            f"{at}  {kind:<10} {text}" for at, kind, text in timeline_rows(recording, begin_s=begin_s)
-        ),
+        "timeline.txt": "\n".join(story_of(artefact, verbose=True)),
         "trace.txt": "\n".join(map(str, artefact.trace.events)),
         "initial.json": _list_of(objects_at(recording, begin_s=begin_s)),
         "policies.json": json.dumps([_policies(each) for each in recording.outside if each.data], indent=1),

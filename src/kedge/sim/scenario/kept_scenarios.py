@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from kedge.kept import Section
+from kedge.keys import Key
 from kedge.sim.kernel.artefacts import Artefact, BadArtefact
 from kedge.sim.scenario.schema import Scenario
 
@@ -41,6 +42,8 @@ class KeptScenario(msgspec.Struct, frozen=True):
     """When the first step began, in virtual seconds."""
     hunted: bool = False
     invariants: tuple[str, ...] = ()
+    names: dict[str, Key] = {}
+    """The names of the story, each with the pattern of its object."""
 
     @property
     def variant(self) -> ScenarioVariant:
@@ -57,6 +60,7 @@ def scenario_section(scenario: Scenario, variant: ScenarioVariant, begin_s: floa
         begin_s,
         variant.hunted,
         variant.invariants,
+        dict(scenario.names),
     )
     return Section(SCENARIO, CODEC_VERSION, msgspec.json.encode(kept))
 

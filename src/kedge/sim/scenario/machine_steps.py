@@ -16,7 +16,7 @@ from kedge.sim.scenario.predicates import key_named
 from kedge.sim.scenario.steps import ScenarioState, StepFailed, fault_verb, may, must, quantity
 
 LASTING_S = 60.0
-"""How long a fault of images and processes lasts if the step does not say it."""
+"""How long a fault of images and processes lasts if the step names no time."""
 
 
 def pods_named(part: YamlNode) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from kedge.agent.core import Machine
@@ -192,7 +192,7 @@ class _ScenarioRunner:
             sim,
             FaultScript(sim, self._look),
             servers=plan.servers,
-            limits=replace(plan.limits, decisions_sample_every=1),  # the story shows what each decision read
+            limits=plan.limits,
             admission=chain_of(plan.admission),
             hostile=variant.hunted,
         )

@@ -99,7 +99,9 @@ class Expectation:
     within_s: float | None
     """None: it must hold at every commit."""
     begins: Begin
-    """Of an expectation that must hold at every commit: from when on."""
+    """From when on an expectation must hold at every commit."""
+    until: Predicate | None
+    """The expectation ends with the first commit at which this holds."""
     hunted: bool
     """Whether a hunt judges it, whose faults the file does not know."""
     line: int
@@ -368,17 +370,20 @@ def _expectation(part: YamlNode) -> Expectation:
     always = fields.take("always", flag, False)  # noqa: FBT003
     within_s = fields.take("within", seconds, -1.0)
     begins = fields.take("from", _begin, None)
+    until = fields.take("until", parse_predicate, None) if "until" in fields else None
     hunted = fields.take("hunt", flag, True)  # noqa: FBT003
     fields.done()
     if always == (within_s >= 0):
         part.fail("an expectation has either `within: 60s` or `always: true`: keep one")
-    if begins is not None and not always:
-        part.fail("`from` belongs to `always: true`: remove it, or add that")
+    for name_of, given in (("from", begins), ("until", until)):
+        if given is not None and not always:
+            part.fail(f"`{name_of}` belongs to `always: true`: remove it, or add that")
     return Expectation(
         name=name,
         predicate=predicate,
         within_s=None if always else within_s,
         begins=begins or Begin(),
+        until=until,
         hunted=hunted,
         line=part.where.line,
     )

@@ -27,6 +27,10 @@ _KIND = re.compile(r"\b([A-Z]\w+)\.(?:kedge\.dev|apps|batch|autoscaling|coordina
 _POD_LINE = re.compile(r"Pod (\S+)-(\d+) (.*)")
 _TIMEOUT = re.compile(r"no answer to (\w+) (\S+) by ")
 _NO_ANSWER = re.compile(r"\S+: (\w+) (\S+): no answer within ")
+_REUSE = re.compile(r" is reserved for Pod/(?:[a-z0-9-]+/)?(\S+)$")
+_CREATED = re.compile(r"Pod (\S+) created")
+_PENDING = re.compile(r" no node for Pod/(?:[a-z0-9-]+/)?([^\s:]+): (.*)")
+_EVENT = re.compile(r"Event \w+ about \S+ \S+?()(: .*)")
 _QUOTA_LINE = re.compile(r"((?:Resource|Zone)Quota \S+) reserves ")
 
 
@@ -63,6 +67,17 @@ def story(
         lines = _shortened(lines, known)
     kinds = {each.key.kind for commit in recording.commits for each in commit.written}
     return [_printed(each, begin, known, kinds) for each in lines]
+
+
+def named_story(
+    recording: Recording, *, begin_s: float, names: Mapping[str, Key], verbose: bool = False
+) -> list[StoryLine | str]:
+    """The story as it is printed: a heading, the lines, and the real names; empty without a cluster."""
+    lines = story(recording, begin_s=begin_s, names=names, verbose=verbose)
+    if not lines:
+        return []
+    found = ", ".join(f"{name} is {real}" for real, name in found_names(recording, names).items())
+    return [HEADING, *lines, *(["", f"names:  {found}"] if found else [])]
 
 
 def found_names(recording: Recording, names: Mapping[str, Key]) -> dict[str, str]:
@@ -141,30 +156,50 @@ def _clock(at_s: float) -> str:
 
 
 def _shortened(lines: Iterable[TimelineEntry], named: Collection[str]) -> Iterator[TimelineEntry]:
-    return _without_many_pods(_without_repeats(lines), named)
+    return _without_many_pods(_without_repeats(_without_details(lines, named)), named)
 
 
-def _without_repeats(lines: Iterable[TimelineEntry]) -> Iterator[TimelineEntry]:
+def _without_details(lines: Iterable[TimelineEntry], named: Collection[str]) -> Iterator[TimelineEntry]:
     """Without details, without expectations that held at once, and without the return to normal after the last step.
 
-    A timeout that its sender recorded is left out: the line of the sender has the outcome too.
+    A timeout that its sender recorded is left out: the line of the sender has the outcome too. The use of a reservation
+    by a pod that the file names is shown, although the bind follows.
     """
     lines, over = list(lines), False
+    broken = any(each.kind == "violation" for each in lines)
     recorded = {f"{match[1]} {match[2]}" for each in lines if (match := _NO_ANSWER.match(each.text))}
     for each in lines:
-        over = over or (each.kind == "phase" and each.text == "healed")
+        over = over or (each.kind == "phase" and each.text == "healed" and not broken)
         timeout = _TIMEOUT.match(each.text) if each.kind == "timeout" else None
-        hidden = over or each.detail or each.kind in ("phase", "partition")
+        reuse = _REUSE.search(each.text) if each.kind == DECIDED else None
+        detail = each.detail and not (reuse is not None and reuse[1] in named)
+        hidden = over or detail or each.kind in ("phase", "partition")
         hidden = hidden or (timeout is not None and f"{timeout[1]} {timeout[2]}" in recorded)
         expects = each.kind == "step" and each.text.startswith("expect ")
         if each.kind == "violation" or not (hidden or expects):
             yield each
 
 
+def _without_repeats(lines: Iterable[TimelineEntry]) -> Iterator[TimelineEntry]:
+    """A pod that is pending for the same reason again is no news, nor an event that repeats another's message."""
+    told: dict[str, str] = {}
+    """By pod, its last reason; by the empty name, the message of the last event."""
+    for each in lines:
+        if each.kind == COMMITTED and (created := _CREATED.match(each.text)):
+            told.pop(created[1], None)
+        repeated = _PENDING.search(each.text) if each.kind == UNSCHEDULABLE else _EVENT.match(each.text)
+        if repeated is not None:
+            about, message = repeated.groups()
+            if told.get(about) == message:
+                continue
+            told[about] = message
+        yield each
+
+
 def _without_many_pods(lines: Iterable[TimelineEntry], named: Collection[str]) -> Iterator[TimelineEntry]:
     """Between two lines of another kind, one line for the same change of several pods of one owner.
 
-    A pod that the file names keeps its own lines. Of the changes of a quota that pays for pods, the last one is shown.
+    A pod that the file names keeps its own lines. Only the last change of a quota that pays for pods is shown.
     """
     for of_pods, run in groupby(lines, key=_is_about_pods):
         if not of_pods:

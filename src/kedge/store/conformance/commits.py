@@ -185,7 +185,8 @@ async def check_entries_keep_created_modified_origin(subject: Subject) -> None:
     """Entries and changes have the revisions of creation and last change, and the origin."""
     store = await subject.open()
     a = key("a")
-    one, two, three = Origin("op-1", "dec-1"), Origin("op-2", "", "ada"), Origin("", "dec-3", "élan")
+    one, two = Origin("op-1", "dec-1"), Origin("op-2", "", "ada", ("people", "a, b"))
+    three = Origin("", "dec-3", "élan", ("é",))
     start = await store.revision()
     created = await store.commit([], [Put(a, b"1")], origin=one)
     same(await entry_of(store, a), Entry(a, b"1", created, created, one), "the entry as created")

@@ -121,7 +121,8 @@ class Walk:
             fence = Fence(guard, token)
         origin = Origin()
         if rng.random() < 0.5:
-            origin = Origin(f"op-{rng.randrange(10**6)}", caller=rng.choice(("", "ada")))
+            groups = rng.choice(((), ("people",)))
+            origin = Origin(f"op-{rng.randrange(10**6)}", caller=rng.choice(("", "ada")), groups=groups)
         refusal = self.model.refusal(checks, writes, fence)
         try:
             revision = await self.store.commit(checks, writes, fence=fence, origin=origin)
@@ -201,7 +202,7 @@ class Walk:
             expect(position < self.model.compacted, "a watch got Compacted although its history exists")
             self.log, self.received_from = None, self.model.newest
             return
-        self.check_heard()
+        self.check_received()
 
     async def rewatch(self) -> None:
         """Close the watch and resume it where it stopped."""
@@ -219,7 +220,7 @@ class Walk:
             expect(self.received_from < self.model.compacted, f"a watch after {self.received_from} was refused")
             self.received_from = self.model.newest
 
-    def check_heard(self) -> None:
+    def check_received(self) -> None:
         log = self.log or fail("no watch")
         want = [change for change in self.model.changes if self.received_from < change.revision <= log.revision]
         received = sorted(log.changes, key=lambda change: (change.revision, change.key))
@@ -256,7 +257,7 @@ class Walk:
         except Compacted:
             expect(self.log.revision < self.model.compacted, "a watch got Compacted although its history exists")
             return
-        self.check_heard()
+        self.check_received()
 
 
 async def check_random_walk(subject: Subject) -> None:

@@ -1,4 +1,4 @@
-"""Finds what is wrong with an etcd address that gRPC cannot use: gRPC says only that it cannot be reached.
+"""Finds what is wrong with an etcd address that gRPC cannot use: gRPC reports only that it cannot be reached.
 
 One plain HTTP request for `/version` an address, with the standard library's TLS, whose errors have causes. Asked only
 after `EtcdStore.open` has failed; nothing here decides how a request is sent.

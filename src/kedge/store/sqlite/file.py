@@ -12,8 +12,11 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from kedge.errors import OperatingError, Terminal, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
@@ -22,14 +25,18 @@ from kedge.store.contract import RESTORE_BUMP, Change, Entry
 APPLICATION_ID: Final = int.from_bytes(b"kedg")
 BACKUP_ID: Final = int.from_bytes(b"kedb")
 """Marks a backup, in the file's first bytes, until it is opened as a store."""
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 
 def _add_callers(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE versions ADD COLUMN caller TEXT NOT NULL DEFAULT ''")
 
 
-MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {1: _add_callers}
+def _add_groups(db: sqlite3.Connection) -> None:
+    db.execute("ALTER TABLE versions ADD COLUMN groups TEXT NOT NULL DEFAULT ''")
+
+
+MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {1: _add_callers, 2: _add_groups}
 """Migrations, by the schema version that they start from. Each runs inside the caller's transaction."""
 
 _PAGE_BYTES: Final = 16_384
@@ -50,11 +57,13 @@ CREATE TABLE versions (
     operation TEXT NOT NULL,
     decision TEXT NOT NULL,
     value BLOB,                   -- NULL for a deletion
-    caller TEXT NOT NULL DEFAULT '' -- last, where the migration of older files adds it
+    -- The columns that migrations of older files add are last. Groups are a JSON array; empty if there are none.
+    caller TEXT NOT NULL DEFAULT '',
+    groups TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
-INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE_VERSION: Final = "DELETE FROM versions WHERE id BETWEEN ? AND ? AND name = ? AND namespace = ? AND kind = ?"
 INHERIT_PREVIOUS: Final = """
 UPDATE versions SET previous = (
@@ -66,12 +75,12 @@ UPDATE versions SET previous = (
 replaced. Otherwise that version would never be deleted, and would reappear after a delete."""
 SET_FACT: Final = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
-Row = tuple[int, str, str, str, int, int, str, str, bytes | None, str]
+Row = tuple[int, str, str, str, int, int, str, str, bytes | None, str, str]
 
 
 def row_of(change: Change, seq: int) -> Row:
     kind, namespace, name = change.key
-    operation, decision, caller = change.origin
+    operation, decision, caller, groups = change.origin
     entry, previous = change.entry, change.previous
     return (
         change.revision << SEQ_BITS | seq,
@@ -84,7 +93,25 @@ def row_of(change: Change, seq: int) -> Row:
         decision,
         entry.value if entry is not None else None,
         caller,
+        groups_text(groups) if groups else "",
     )
+
+
+@lru_cache(maxsize=1024)
+def groups_text(groups: tuple[str, ...]) -> str:
+    """Groups as one column. Few sets of groups write most versions, so they are remembered."""
+    return msgspec.json.encode(groups).decode()
+
+
+@lru_cache(maxsize=1024)
+def groups_of(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...]) if text else ()
+
+
+def origin_of(operation: str, decision: str, caller: str, groups: str) -> Origin:
+    if operation or decision or caller or groups:
+        return Origin(operation, decision, caller, groups_of(groups))
+    return NO_ORIGIN
 
 
 def id_of(revision: Revision, seq: int) -> int:
@@ -141,7 +168,7 @@ def close_file(db: sqlite3.Connection) -> None:
 
 _held: Final[dict[int, tuple[int, int]]] = {}
 """Files this process has open, by connection. A process loses its locks on a file when it closes *any* descriptor of
-it, so reading one of these, as `_check_header` does, would let another process open it."""
+it, so reading such a file, as `_check_header` does, would let another process open it."""
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -316,7 +343,7 @@ def load(
     """Read the log once: publish the changes after `compacted`, and return the newest versions."""
     newest: dict[Key, Entry] = {}
     revision, changes = NO_REVISION, list[Change]()
-    for id_, kind, namespace, name, created, previous, operation, decision, value, caller in db.execute(
+    for id_, kind, namespace, name, created, previous, operation, decision, value, caller, groups in db.execute(
         "SELECT * FROM versions ORDER BY id"
     ):
         at = id_ >> SEQ_BITS
@@ -330,7 +357,7 @@ def load(
             key = before.key
             if before.modified != previous:
                 before = None  # the version between was `latest_only` and is deleted
-        origin = Origin(operation, decision, caller) if operation or decision or caller else NO_ORIGIN
+        origin = origin_of(operation, decision, caller, groups)
         entry = Entry(key, value, created, at, origin) if value is not None else None
         if entry is not None:
             newest[key] = entry

@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from kedge.errors import Terminal
-from kedge.keys import Key, Origin, Revision
+from kedge.keys import Key, Revision
 from kedge.store.backup import BackupTotal, Digest
 from kedge.store.contract import Entry
 from kedge.store.sqlite import file
 
-_READ = "SELECT id, kind, namespace, name, created, operation, decision, caller, value FROM versions"
+_READ = "SELECT id, kind, namespace, name, created, operation, decision, caller, groups, value FROM versions"
 
 
 async def restore_to_sqlite(
@@ -65,9 +65,9 @@ def _read_back(path: Path) -> BackupTotal:
         (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
         if verdict != "ok":
             raise Terminal(f"{path} is damaged right after it was written ({verdict}): check the disk")
-        for id_, kind, namespace, name, created, operation, decision, caller, value in db.execute(_READ):
-            key, origin = Key(kind, namespace, name), Origin(operation, decision, caller)
-            digest.add([Entry(key, value, created, id_ >> file.SEQ_BITS, origin)])
+        for id_, kind, namespace, name, created, *origin, value in db.execute(_READ):
+            key = Key(kind, namespace, name)
+            digest.add([Entry(key, value, created, id_ >> file.SEQ_BITS, file.origin_of(*origin))])
     finally:
         db.close()
     return digest.total

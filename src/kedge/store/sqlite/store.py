@@ -422,14 +422,16 @@ class SqliteStore:
 
     def _meter(self) -> None:
         metrics = self._env.metrics
-        self._sync_seconds = metrics.histogram("kedge_store_sync_seconds", "How long one sync blocked the event loop")
+        self._sync_seconds = metrics.histogram(
+            "kedge_store_sync_seconds", "Time for which one sync blocked the event loop"
+        )
         self._sync_ops = metrics.gauge("kedge_store_sync_ops", "Writes that shared the last sync")
         self._sync_bytes = metrics.gauge("kedge_store_sync_bytes", "Bytes that shared the last sync")
         self._checkpoint_seconds = metrics.histogram(
-            "kedge_store_checkpoint_seconds", "How long one checkpoint blocked the event loop"
+            "kedge_store_checkpoint_seconds", "Time for which one checkpoint blocked the event loop"
         )
         self._wal_gauge = metrics.gauge("kedge_store_wal_pages", "Pages in the write-ahead log at the last checkpoint")
-        self._backup_seconds = metrics.histogram("kedge_store_backup_seconds", "How long a backup took")
+        self._backup_seconds = metrics.histogram("kedge_store_backup_seconds", "Duration of a backup")
         metrics.gauge("kedge_store_commit_queue", "Commits waiting for a sync").set_function(self._pending.__len__)
         metrics.gauge("kedge_store_commit_ops", "Operations in the largest commit").set_function(
             lambda: self._ops_largest

@@ -37,7 +37,7 @@ class Sweeper:
         self._marks: deque[tuple[float, Revision]] = deque()  # times and revisions, oldest first
         self._ran_at = env.monotonic()
         self._seconds = env.metrics.histogram(
-            "kedge_store_compaction_seconds", "How long one slice of a compaction blocked the event loop"
+            "kedge_store_compaction_seconds", "Time for which one slice of a compaction blocked the event loop"
         )
         self._age = env.metrics.gauge("kedge_store_history_age_seconds", "Age of the oldest version in history")
 

@@ -90,7 +90,7 @@ async def _until_ended(socket: ChannelSocket, wanted: ExecRequest, process: Exec
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Run until one of them ends or the connection breaks."""
+    """Run all until the first ends or the connection breaks."""
     tasks = [asyncio.ensure_future(each) for each in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -47,7 +47,7 @@ class ServiceProxies:
         self._shared = ProxyShared(
             env, metrics.counter("kedge_service_connections_total", "Connections to Services, by result", ("result",))
         )
-        metrics.gauge("kedge_service_connections", "Open connections to Services").set_function(
+        metrics.gauge("kedge_service_connections_open", "Open connections to Services").set_function(
             lambda: self._shared.open
         )
         metrics.gauge("kedge_service_addresses", "Services with an address on this node").set_function(

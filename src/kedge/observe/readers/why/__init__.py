@@ -1,6 +1,7 @@
 """Why an object is as it is, from objects and decision records: the reader behind `kedge why`."""
 
 from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
+from kedge.observe.readers.why.condition_writes import ConditionWrite, asking, write_in_decisions
 from kedge.observe.readers.why.debug_view import debug_view
 from kedge.observe.readers.why.evidence import ClusterEvidence, RecordedWrite, evidence_of, writes_of
 from kedge.observe.readers.why.placement import placement_text
@@ -10,9 +11,11 @@ from kedge.observe.readers.why.workload import why_object, why_workload
 __all__ = [
     "Answer",
     "ClusterEvidence",
+    "ConditionWrite",
     "EvidenceLine",
     "RecordedWrite",
     "Tier",
+    "asking",
     "debug_view",
     "evidence_of",
     "placement_text",
@@ -20,5 +23,6 @@ __all__ = [
     "why_object",
     "why_pod",
     "why_workload",
+    "write_in_decisions",
     "writes_of",
 ]

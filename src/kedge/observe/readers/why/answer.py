@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 from kedge.api.wellknown import KEDGE_API_VERSION
 
 ANSWER_KIND: Final = "Explanation"
+COVERAGE_LABELS: Final = frozenset({"coverage", "missing"})
+"""Lines about the window of the records, and about what was sampled away or cannot be read."""
 
 
 class Tier(StrEnum):
@@ -57,6 +59,7 @@ class Answer:
             "sentence": self.sentence,
             "tier": self.tier.value,
             "evidence": [each._asdict() for each in self.evidence],
+            "coverage": [each.text for each in self.evidence if each.label in COVERAGE_LABELS],
             "parts": [each.document() for each in self.parts],
         }
 

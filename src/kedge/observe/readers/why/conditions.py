@@ -13,8 +13,8 @@ from kedge.observe.readers.why.answer import EvidenceLine
 from kedge.observe.readers.why.evidence import ClusterEvidence
 
 
-def condition_lines(found: Object, label: str = "conditions") -> Iterator[EvidenceLine]:
-    """One line a condition; one that is about an earlier generation states both."""
+def condition_lines(found: Object, evidence: ClusterEvidence, label: str = "conditions") -> Iterator[EvidenceLine]:
+    """One line a condition, with the decision that wrote it; one about an earlier generation states both."""
     desired = found.metadata.generation
     for each in conditions_of(found):
         text = f"{each.type}={each.status}"
@@ -24,6 +24,9 @@ def condition_lines(found: Object, label: str = "conditions") -> Iterator[Eviden
             text += f", generation {each.observed_generation}"
             if each.observed_generation != desired:
                 text += f" of {desired}: it is about an earlier declaration"
+        write = evidence.condition_write(found, each.type)
+        if write is not None:
+            text += f"; {write}"
         yield EvidenceLine(label, text)
 
 

@@ -38,11 +38,15 @@ def debug_view(found: Object, evidence: ClusterEvidence) -> Iterator[tuple[str, 
     yield "ready replicas", f"{status.get('readyReplicas', 0)} / {spec.get('replicas', 0)}"
     yield "rollback observed by scheduler", _policy_observed(evidence.of_kind(SCHEDULING_POLICY_KIND))
     attempts = [each for each in evidence.decisions if each.scheduling is not None]
+    told = ""
     for pod in pending:
         tried = [each for each in attempts if each.key == pod.key]
         last = max(tried, key=lambda each: each.began) if tried else None
-        yield "pending replica", pod.key.name
-        yield "last scheduling reason", _NONE if last is None else _reason(last) or _NONE
+        reason = _NONE if last is None else _reason(last) or _NONE
+        yield "pending replica", pod.key.name + (", for the same reason" if reason == told else "")
+        if reason != told:
+            yield "last scheduling reason", reason
+        told = reason
         yield "scheduler cache revision", _NONE if last is None else _quota_seen(last)
     quotas = evidence.of_kind(ZONE_QUOTA_KIND)
     yield "quota latest revision", ", ".join(f"ZoneQuota {each.key.name}@{each.revision}" for each in quotas) or _NONE

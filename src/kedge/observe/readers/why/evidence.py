@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
 from kedge.api.objects import Object
@@ -15,7 +15,8 @@ from kedge.api.wellknown import NODE_KIND
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.observe.readers.coverage import coverage_text
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CacheMark, CoverageRecord, Decision
+from kedge.observe.readers.why.condition_writes import ConditionLookup, write_in_history
+from kedge.observe.records import CacheMark, CoverageRecord, Decision, KeptTotals, call_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,10 @@ class RecordedWrite:
     revision: Revision
     at: datetime
     origin: Origin
+
+
+def _no_write(found: Object, name: str) -> None:
+    del found, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,22 @@ class ClusterEvidence:
     coverages: Sequence[CoverageRecord] = ()
     nodes_at: Callable[[Revision], Sequence[str]] | None = None
     """The names of the nodes at a revision, where a history has them; else the nodes of now are used."""
+    condition_write: ConditionLookup = _no_write
+    """The write behind a condition of an object."""
+    totals: KeptTotals | None = None
+    """All decisions that were kept, where `decisions` are only those about some objects."""
+    newest_write: Callable[[str, Revision, datetime], RecordedWrite | None] | None = None
+    """The newest write to a kind after a revision and until a time, where `writes` does not have all of them."""
+
+    _by_kind: dict[str, list[Object]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The objects of each kind, by key; filled when one is first asked for."""
 
     def of_kind(self, kind: str) -> list[Object]:
-        return [each for key, each in sorted(self.objects.items()) if key.kind == kind]
+        by_kind = self._by_kind
+        if not by_kind:
+            for key, each in sorted(self.objects.items()):
+                by_kind.setdefault(key.kind, []).append(each)
+        return by_kind.get(kind, [])
 
     def owned(self, kind: str, uids: set[str]) -> list[Object]:
         """Objects of `kind` that one of these objects controls."""
@@ -67,6 +85,8 @@ class ClusterEvidence:
     def newer_than(self, mark: CacheMark, at: datetime) -> RecordedWrite | None:
         """The newest write of the cache's kind that the cache did not have at `at`, though it was committed."""
         kind = mark.cache.partition("[")[0]
+        if self.newest_write is not None:
+            return self.newest_write(kind, mark.revision, at)
         found = [
             each
             for key, writes in self.writes.items()
@@ -83,7 +103,7 @@ class ClusterEvidence:
 
     def coverage(self) -> str:
         """The window of the decisions, and how many they are."""
-        return coverage_text(self.decisions, self.coverages)
+        return coverage_text(self.decisions, self.coverages, self.totals)
 
 
 def writes_of(decisions: Iterable[Decision]) -> dict[Key, list[RecordedWrite]]:
@@ -92,7 +112,7 @@ def writes_of(decisions: Iterable[Decision]) -> dict[Key, list[RecordedWrite]]:
     for decision in decisions:
         for call in decision.calls:
             if call.outcome == "done" and call.reply and call.revision != NO_REVISION:
-                at = decision.began + timedelta(seconds=call.began_s + call.took_s)
+                at = call_ended(decision, call)
                 key = call.reply[0].key
                 found.setdefault(key, []).append(RecordedWrite(key, call.revision, at, call.reply[0].origin))
     for writes in found.values():
@@ -134,6 +154,7 @@ def evidence_of(recording: Recording, *, revision: Revision | None = None) -> Cl
         (*missing, *recording.undecoded),
         recording.coverages,
         partial(_nodes_at, recording),
+        lambda found, name: write_in_history(found, name, recording.states, commits),
     )
 
 

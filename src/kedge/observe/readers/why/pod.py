@@ -13,7 +13,9 @@ from typing import Final
 
 from kedge.api.objects import Object
 from kedge.api.views import ContainerStatus, PodView
+from kedge.api.wellknown import BIND_ANNOTATION
 from kedge.keys import Key
+from kedge.observe.readers.why.admission import admission_lines
 from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
 from kedge.observe.readers.why.conditions import condition_lines, coverage_lines, hold_lines
 from kedge.observe.readers.why.evidence import ClusterEvidence
@@ -26,8 +28,10 @@ from kedge.observe.readers.why.placement import (
     preemptions,
     reasons_text,
 )
-from kedge.observe.records import Decision, SchedulingAttempt
+from kedge.observe.records import Decision, PodAct, SchedulingAttempt
 
+ACTS_MAX: Final = 5
+"""The latest acts of its agent that an answer about a pod lists; `kedge timeline` has all of them."""
 _BROKEN: Final = frozenset({"CrashLoopBackOff", "RunContainerError", "StartError", "Error"})
 
 
@@ -53,8 +57,10 @@ def explain_pod(pod: Object, evidence: ClusterEvidence) -> Answer:
         *_decision_lines(view, attempts, evidence),
         *_gang_lines(pod, evidence),
         *_preempted_lines(preempted),
+        *admission_lines(pod, evidence),
+        *_agent_lines(pod, evidence),
         *([] if last is None or view.spec.node_name else input_lines(last, evidence)),
-        *condition_lines(pod),
+        *condition_lines(pod, evidence),
         *hold_lines(pod, evidence.now),
         *_wake_lines(view, last),
     ]
@@ -180,7 +186,9 @@ def _stage_line(view: PodView, attempts: Sequence[Decision], now: datetime) -> s
 def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
     if not attempts:
         if view.spec.node_name:
-            yield EvidenceLine("decision", "the record of its placement was counted and not kept")
+            by_scheduler = BIND_ANNOTATION in view.metadata.annotations
+            kept = "the record of its placement was counted and not kept"
+            yield EvidenceLine("decision", kept if by_scheduler else "it was created with the name of its node")
         return
     last = attempts[-1]
     attempt = last.scheduling
@@ -201,6 +209,20 @@ def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: Clust
     for call in last.calls:
         if call.error is not None:
             yield EvidenceLine("refused", str(call.error.get("message", call.outcome)))
+
+
+def _agent_lines(pod: Object, evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
+    """The run of the pod that its agent decided about last, and the agent's latest acts."""
+    made = [each for each in evidence.about(pod.key, pod.uid) if each.pod_run is not None]
+    if not made:
+        return
+    run = made[-1].pod_run
+    assert run is not None
+    bound = f"bind proved at revision {run.bind_revision}" if run.bind_revision else "no bind of a scheduler"
+    yield EvidenceLine("run", f"on {run.node}, incarnation {run.node_uid[:8]}, {bound}")
+    acts = [(each, step) for each in made for step in each.steps if isinstance(step, PodAct)]
+    for decision, act in acts[-ACTS_MAX:]:
+        yield EvidenceLine("agent", f"{decision.began:%H:%M:%S} {act}, decision {decision.id}")
 
 
 def _gang_lines(pod: Object, evidence: ClusterEvidence) -> Iterator[EvidenceLine]:

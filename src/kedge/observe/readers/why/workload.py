@@ -12,7 +12,8 @@ from kedge.api.views import HorizontalPodAutoscalerView
 from kedge.api.wellknown import AUTOSCALER_KIND, JOB_KIND, POD_KIND, REPLICA_SET_KIND
 from kedge.keys import Key
 from kedge.observe.readers.object_history import history_of
-from kedge.observe.readers.timeline import timeline
+from kedge.observe.readers.timeline import ACTED, timeline
+from kedge.observe.readers.why.admission import admission_lines, refusal_lines
 from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
 from kedge.observe.readers.why.conditions import condition_lines, conditions_of, coverage_lines, hold_lines
 from kedge.observe.readers.why.debug_view import debug_view
@@ -41,7 +42,9 @@ def why_workload(workload: Object, evidence: ClusterEvidence) -> Answer:
         *_stage_lines(pods),
         *_view_lines(workload, pods, evidence),
         *_failure_lines(workload, evidence),
-        *condition_lines(workload),
+        *admission_lines(workload, evidence),
+        *refusal_lines(owners, evidence),
+        *condition_lines(workload, evidence),
         *_autoscaler_lines(workload.key, evidence),
         *hold_lines(workload, evidence.now),
         *_latest_lines(workload.key, evidence.decisions),
@@ -68,7 +71,8 @@ def why_object(found: Object, evidence: ClusterEvidence) -> Answer:
         EvidenceLine("tier", tier.value),
         EvidenceLine("generation", f"{found.metadata.generation} desired"),
         *_failure_lines(found, evidence),
-        *condition_lines(found),
+        *admission_lines(found, evidence),
+        *condition_lines(found, evidence),
         *hold_lines(found, evidence.now),
         *_latest_lines(found.key, evidence.decisions),
         *coverage_lines(evidence),
@@ -170,12 +174,16 @@ def _autoscaler_lines(target: Key, evidence: ClusterEvidence) -> Iterator[Eviden
             continue
         status = view.status
         yield EvidenceLine("autoscaler", f"{view.name} wants {status.desired_replicas} of {status.current_replicas}")
-        yield from condition_lines(found, "autoscaler")
+        yield from condition_lines(found, evidence, "autoscaler")
 
 
 def _latest_lines(key: Key, decisions: Sequence[Decision]) -> Iterator[EvidenceLine]:
     """The newest changes that controllers decided about an object and everything it owns, oldest first."""
-    made = [each for each in timeline(history_of([key], decisions)) if each.controller and not each.is_repeated]
+    made = [
+        each
+        for each in timeline(history_of([key], decisions))
+        if each.controller and not each.is_repeated and each.kind != ACTED
+    ]
     for each in made[-LATEST:]:
         text = each.text.removeprefix(f"{each.controller}: ")
         yield EvidenceLine("latest", f"{each.at:%H:%M:%S} {each.controller}: {text}")

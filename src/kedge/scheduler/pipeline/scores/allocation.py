@@ -20,6 +20,8 @@ LEAST_ALLOCATED = "least-allocated"
 MOST_ALLOCATED = "most-allocated"
 BALANCED_ALLOCATION = "balanced-allocation"
 _HALF = POINTS_MAX // 2
+_FEW = 16
+"""Rows of which each is scored by itself."""
 _KNOWN_MAX = 4096
 """Different fillings of nodes whose score a shape remembers."""
 
@@ -110,9 +112,30 @@ class AllocationScore(RowScore):
         return found
 
     def parts(self, rows: Ints, feasible: Bools) -> Mapping[str, Ints]:  # noqa: ARG002
-        return allocation_parts(self._snapshot, self._requirements, rows)
+        if len(rows) > _FEW:
+            return allocation_parts(self._snapshot, self._requirements, rows)
+        points = [self._parts_of(self._snapshot.at(row)) for row in rows.tolist()]
+        names = (LEAST_ALLOCATED, MOST_ALLOCATED, BALANCED_ALLOCATION)
+        return {name: np.asarray([each[n] for each in points], np.int64) for n, name in enumerate(names)}
+
+    def _parts_of(self, node: NodeRow) -> tuple[int, int, int]:
+        """Least, most and balanced allocation of one row. Plain numbers are faster than vectors of a few rows."""
+        offered, claimed = node.offered or {}, node.claimed
+        return self._points(
+            (offered.get(CPU, 0), offered.get(MEMORY, 0)),
+            (node.scored[0], node.scored[1]),
+            (claimed.get(0, 0), claimed.get(1, 0)),
+        )
 
     def _of(self, offered: tuple[int, ...], scored: tuple[int, ...], claimed: tuple[int, ...]) -> int:
+        least, most, balanced = self._points(offered, scored, claimed)
+        weights = self._weights
+        total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
+        return total + weights[BALANCED_ALLOCATION] * balanced
+
+    def _points(
+        self, offered: tuple[int, ...], scored: tuple[int, ...], claimed: tuple[int, ...]
+    ) -> tuple[int, int, int]:
         least = most = resources = 0
         before, after = [], []
         for has, held, taken, (asks, asks_exactly) in zip(offered, scored, claimed, self._asked, strict=True):
@@ -127,9 +150,8 @@ class AllocationScore(RowScore):
             after.append(min(float(taken + asks_exactly) / has, 1.0))
         if resources == 2:
             least, most = least // 2, most // 2
-        weights, requests = self._weights, self._requirements.requests
-        total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
-        if requests.get(CPU, 0) or requests.get(MEMORY, 0):
-            improved = _balance_of(after) - _balance_of(before)
-            total += weights[BALANCED_ALLOCATION] * (_HALF + (_HALF + improved) // 2)
-        return total
+        requests = self._requirements.requests
+        if not requests.get(CPU, 0) and not requests.get(MEMORY, 0):
+            return least, most, 0
+        improved = _balance_of(after) - _balance_of(before)
+        return least, most, _HALF + (_HALF + improved) // 2

@@ -20,21 +20,26 @@ _CONTAINER_BYTES_MAX = 1000 * 1024 * 1024
 class ImageLocalityScore(RelativeScore):
     """The bytes of the pod's images on a node, each scaled by the share of nodes that have the image.
 
-    The scaling keeps pods from gathering on the few nodes that have a rare image.
+    The scaling keeps pods from gathering on the few nodes that have a rare image. Images of volumes count, and do not
+    raise the bytes for which a node gets all points: so kube-scheduler 1.36 computes it.
     """
 
     weights: ClassVar = {IMAGE_LOCALITY: 1}
 
-    def __init__(self, snapshot: Snapshot, images: tuple[str, ...], weight: int) -> None:
+    def __init__(self, snapshot: Snapshot, images: tuple[str, ...], containers: int, weight: int) -> None:
         self.weight = weight
         self._snapshot = snapshot
         self._images = images
+        self._bytes_max = _CONTAINER_BYTES_MAX * containers
         self._points: Ints = np.zeros(0, np.int64)
 
     @classmethod
     def for_shape(cls, context: ShapeContext, weights: Weights) -> Self | None:
-        images = context.shape.requirements.images
-        return cls(context.snapshot, images, weights[IMAGE_LOCALITY]) if images else None
+        requirements = context.shape.requirements
+        images = requirements.images
+        if not images:
+            return None
+        return cls(context.snapshot, images + requirements.volume_images, len(images), weights[IMAGE_LOCALITY])
 
     @property
     def active(self) -> bool:
@@ -49,7 +54,7 @@ class ImageLocalityScore(RelativeScore):
                 # float64 and then truncated, as kube-scheduler computes it
                 share = len(rows) / snapshot.node_count
                 found[rows] += (np.asarray(sizes, np.float64) * share).astype(np.int64)
-        most = _CONTAINER_BYTES_MAX * len(self._images)
+        most = self._bytes_max
         self._points = POINTS_MAX * (np.clip(found, _BYTES_MIN, most) - _BYTES_MIN) // (most - _BYTES_MIN)
 
     def points(self, feasible: Bools) -> Ints:  # noqa: ARG002 - a node's points do not depend on other nodes' feasibility

@@ -76,7 +76,7 @@ class PodAffinityScore(RelativeScore):
         if low == high:
             return self._all_alike(len(feasible))
         if (low, high) not in self._points:
-            self._points = {(low, high): (pull - low) * POINTS_MAX // (high - low)}
+            self._points = {(low, high): _normalized(pull, low, high)}
         return self._points[low, high]
 
     def _points_by_domain(self, part: DomainCounts, feasible: Bools) -> Ints:
@@ -95,7 +95,7 @@ class PodAffinityScore(RelativeScore):
         if low == high:
             return self._all_alike(len(feasible))
         if self._stale or (low, high) not in self._points:
-            by_domain = (part.counts - low) * POINTS_MAX // (high - low)
+            by_domain = _normalized(part.counts, low, high)
             self._points, self._stale = {(low, high): by_domain[part.ids]}, False
         return self._points[low, high]
 
@@ -103,3 +103,9 @@ class PodAffinityScore(RelativeScore):
         if len(self._level) != rows:
             self._level = np.zeros(rows, np.int64)
         return self._level
+
+
+def _normalized(pull: Ints, low: int, high: int) -> Ints:
+    """Points from 0 for `low` to 100 for `high`: in float64 and then truncated, as kube-scheduler computes them."""
+    shares = (pull - low).astype(np.float64) / float(high - low)
+    return (float(POINTS_MAX) * shares).astype(np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from functools import lru_cache
 from typing import ClassVar, Self
 
 import numpy as np
@@ -13,7 +15,8 @@ from kedge.scheduler.state.domains import DomainCounts
 from kedge.scheduler.state.tallies import SelectorRule
 
 TOPOLOGY_SPREAD = "topology-spread"
-_LOG_BITS = 10
+_LOG_BITS = 30
+"""Bits after the point. With them a sum is rounded as kube-scheduler rounds its float64."""
 
 
 class TopologySpreadScore(RelativeScore):
@@ -59,7 +62,7 @@ class TopologySpreadScore(RelativeScore):
         crowd = np.zeros(len(feasible), np.int64)
         for constraint, part in zip(self._constraints, self._parts, strict=True):
             domains = int(np.count_nonzero(np.bincount(part.ids[scored], minlength=part.domains)))
-            by_domain = part.counts * log_1024ths(domains + 2) + ((constraint.skew_max - 1) << _LOG_BITS)
+            by_domain = part.counts * fixed_log(domains + 2) + ((constraint.skew_max - 1) << _LOG_BITS)
             crowd += by_domain[part.ids]
         crowd = (crowd + (1 << (_LOG_BITS - 1))) >> _LOG_BITS
         among = crowd[scored]
@@ -72,15 +75,7 @@ class TopologySpreadScore(RelativeScore):
         return points
 
 
-def log_1024ths(number: int) -> int:
-    """The natural logarithm in 1024ths, in integers: the same on every machine."""
-    whole = number.bit_length() - 1
-    mantissa = (number << 32) >> whole  # 1 to 2, in 32 bits after the point
-    binary = whole
-    for _ in range(2 * _LOG_BITS):
-        mantissa = mantissa * mantissa >> 32
-        binary <<= 1
-        if mantissa >= 2 << 32:
-            mantissa >>= 1
-            binary |= 1
-    return binary * 744_261_118 >> 30 + _LOG_BITS
+@lru_cache(maxsize=1024)
+def fixed_log(number: int) -> int:
+    """The natural logarithm with `_LOG_BITS` bits after the point: the same on every machine, unlike `math.log`."""
+    return round(Decimal(number).ln() * (1 << _LOG_BITS))

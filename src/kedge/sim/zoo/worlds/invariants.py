@@ -187,7 +187,7 @@ class OnlyUnwantedProcessesAreStopped:
             node.driver.stop = partial(self._stop, node, node.driver.stop)  # type: ignore[method-assign]
 
     async def _stop(
-        self, node: Node, stop: Callable[..., Awaitable[None]], identity: Identity, *, grace_s: float
+        self, node: Node, stop: Callable[..., Awaitable[None]], identity: Identity, *, grace_s: float, cause: str = ""
     ) -> None:
         facts = self._world.judge.facts
         pod, known = facts.pods.get(identity.pod_uid), facts.objects.get(node.key)
@@ -196,7 +196,7 @@ class OnlyUnwantedProcessesAreStopped:
             view = pod.as_view(PodView)
             if view.spec.node_name == node.name and not view.terminating and not view.finished:
                 self._world.sim.violate(self.__name__, f"{node.name} stops {pod.key}, which should run")
-        await stop(identity, grace_s=grace_s)
+        await stop(identity, grace_s=grace_s, cause=cause)
 
 
 def bound_pods_have_claims(judge: Judge) -> bool:

@@ -1,4 +1,4 @@
-"""Warnings on the create of a pod or a template: images are labels, and a container needs a command."""
+"""Warnings on a create: images are labels, a container needs a command, and parts of Services are not served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kedge.server.http.pod_warnings import NOTE, pod_warnings
+from kedge.api.kinds import KINDS
+from kedge.server.http.create_warnings import NOTE, create_warnings, has_warnings, pod_warnings
 
 RUNS = {"name": "main", "command": ["true"]}
 
@@ -57,3 +58,30 @@ def test_volumes_in_memory_and_sizes_that_nothing_enforces_are_named() -> None:
 )
 def test_other_objects_have_none(body: dict[str, Any]) -> None:
     assert pod_warnings(body) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"ports": [{"port": 80}]}, []),
+        ({"type": "ClusterIP", "ports": [{"port": 80, "protocol": "TCP"}]}, []),
+        ({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]}, ["spec.type NodePort", "nodePort 30080"]),
+        ({"type": "LoadBalancer"}, ["spec.type LoadBalancer"]),
+        ({"type": "ExternalName"}, ["spec.type ExternalName"]),
+        ({"clusterIP": "None"}, ["spec.clusterIP None"]),
+        ({"ports": [{"port": 53, "protocol": "UDP"}, 7]}, ["protocol UDP"]),
+        (5, []),
+    ],
+)
+def test_the_parts_of_a_service_that_no_node_serves_are_named(spec: Any, expected: list[str]) -> None:
+    found = create_warnings(KINDS.of_key_kind("Service"), {"spec": spec})
+    assert len(found) == len(expected)
+    for text, part in zip(found, expected, strict=True):
+        assert part in text
+
+
+def test_kinds_that_change_nothing_are_named() -> None:
+    for kind in KINDS:
+        found = create_warnings(kind, {"spec": {}})
+        assert bool(found) == (kind.group in ("apiextensions.k8s.io", "admissionregistration.k8s.io")), kind.kind
+        assert not found or has_warnings(kind)

@@ -1,4 +1,4 @@
-"""Warnings about pods that every user of kedge should read once: no images, no pod network.
+"""Warnings about new objects: pods have no images and no pod network, and some objects are stored and not acted on.
 
 They go to other clients only: kedge's own controllers create pods by the thousand, and act on no warning.
 """
@@ -6,9 +6,48 @@ They go to other clients only: kedge's own controllers create pods by the thousa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from kedge.api.kinds import Kind
+from kedge.api.wellknown import ADMISSION_GROUP, EXTENSIONS_GROUP, POD_KIND, SERVICE_KIND
 
 NOTE = "kedge runs commands as processes of the node: an image is only a label, and there is no pod network"
+
+_STORED_ONLY: Final = frozenset({EXTENSIONS_GROUP, ADMISSION_GROUP})
+"""Groups whose objects change nothing."""
+_CLUSTER_IP: Final = "ClusterIP"
+
+
+def has_warnings(kind: Kind) -> bool:
+    """Whether objects of this kind may have warnings: others need not be decoded for them."""
+    return kind.key_kind in (POD_KIND, SERVICE_KIND) or kind.group in ("apps", "batch", *_STORED_ONLY)
+
+
+def create_warnings(kind: Kind, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The warnings about a new object."""
+    if kind.group in _STORED_ONLY:
+        return (f"kedge stores {kind.kind} objects and does not act on them",)
+    if kind.key_kind == SERVICE_KIND:
+        return service_warnings(body)
+    return pod_warnings(body) if kind.key_kind == POD_KIND or kind.group in ("apps", "batch") else ()
+
+
+def service_warnings(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parts of a Service that no node serves: each node proxies TCP ports of Services with an address."""
+    spec = body.get("spec")
+    if not isinstance(spec, Mapping):
+        return ()
+    found = []
+    if (type_ := spec.get("type") or _CLUSTER_IP) != _CLUSTER_IP:
+        found.append(f"spec.type {type_} is not served: on each node the Service is a {_CLUSTER_IP} Service")
+    if spec.get("clusterIP") == "None":
+        found.append("spec.clusterIP None is not served: there is no name server that would list the pods")
+    for port in spec.get("ports") or ():
+        if isinstance(port, Mapping) and port.get("protocol") not in (None, "TCP"):
+            found.append(f"port {port.get('port')}: protocol {port['protocol']} is not served, only TCP is")
+        if isinstance(port, Mapping) and port.get("nodePort"):
+            found.append(f"port {port.get('port')}: nodePort {port['nodePort']} is not opened")
+    return tuple(found)
 
 
 def pod_warnings(body: Mapping[str, Any]) -> tuple[str, ...]:

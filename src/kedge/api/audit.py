@@ -1,0 +1,88 @@
+"""The facts that an audit record needs, from a request and its reply: the one place that derives them. Pure.
+
+`server.http` logs them with each request. A reader joins them with decision records by the decision id.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from kedge.api.intents import intent_of
+from kedge.api.requests import Delete, Evict, Patch, Request, Update, Written
+from kedge.errors import OperatingError, to_status
+from kedge.keys import NO_REVISION, Key, Revision
+
+
+class AuditFacts(NamedTuple):
+    """One request: the user and the decision behind it, its object, and its outcome."""
+
+    user: str
+    """As authentication established it; empty in process."""
+    decision: str
+    operation: str
+    verb: str
+    key: Key
+    """The object; without a name for a collection, or if the server generates it and refused the request."""
+    outcome: str
+    """`done`, or the name of an error."""
+    code: int
+    revision_before: Revision
+    """The version that the request replaces, if it names one; else 0."""
+    revision: Revision
+    """The version that it wrote or read; 0 if it failed."""
+    removed: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """For a log line, without what is empty."""
+        found = {**self._asdict(), "key": str(self.key) if self.key.name else self.key.kind}
+        return {name: value for name, value in found.items() if value not in ("", 0, False)}
+
+
+def audit_facts(request: Request[Any], reply: Any, error: OperatingError | None = None) -> AuditFacts:
+    """`reply` is None if the request failed with `error`."""
+    origin, options = request.options.origin, request.options
+    written = reply if isinstance(reply, Written) else None
+    found = written.object if written is not None else reply
+    return AuditFacts(
+        user=options.caller or origin.caller,
+        decision=origin.decision,
+        operation=origin.operation,
+        verb=intent_of(request).verb,
+        key=getattr(found, "key", request.target),
+        outcome="done" if error is None else type(error).__name__,
+        code=200 if error is None else int(to_status(error)["code"]),
+        revision_before=_replaced(request),
+        revision=getattr(found, "revision", NO_REVISION),
+        removed=written is not None and written.removed,
+    )
+
+
+class _BodyMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _BodyVersion(msgspec.Struct, frozen=True):
+    """The version in a body, without the rest of it."""
+
+    metadata: _BodyMetadata = _BodyMetadata()
+
+
+_decoder: Final = msgspec.json.Decoder(_BodyVersion)
+
+
+def _replaced(request: Request[Any]) -> Revision:
+    match request:
+        case Delete() | Evict():
+            return request.options.revision
+        case Update() | Patch():
+            try:
+                body = request.body
+                found = _decoder.decode(body) if isinstance(body, bytes) else msgspec.convert(body, _BodyVersion)
+            except msgspec.MsgspecError:
+                return NO_REVISION  # a JSON patch, or a body that the service refuses
+            named = found.metadata.resource_version
+            return int(named) if named.isdecimal() else NO_REVISION
+        case _:
+            return NO_REVISION

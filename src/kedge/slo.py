@@ -1,0 +1,73 @@
+"""Service level objectives: good and bad events, and how fast they use up the error budget.
+
+A burn rate of 1 uses exactly the budget that the objective allows; 14.4 uses a month's in two days. The events are kept
+in slices of time in memory, so a process that starts has no past. `docs/metrics.md` lists the objectives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from functools import partial
+
+from kedge.env import Env
+from kedge.errors import check
+
+SLICE_S = 30.0
+"""The resolution of the windows."""
+WINDOWS_S = {"5m": 300.0, "30m": 1_800.0, "1h": 3_600.0, "6h": 21_600.0}
+"""The windows of `kedge_slo_burn_ratio`: a short and a long one for a fast burn, and for a slow one."""
+TIME_TO_BOUND, TIME_TO_READY, API_AVAILABILITY = "time-to-bound", "time-to-ready", "api-availability"
+
+
+def burn_rate(good: int, bad: int, objective: float) -> float | None:
+    """The share of bad events, divided by the share that the objective allows; None without events."""
+    check(0.0 < objective < 1.0, "an objective of all or no events has no error budget")
+    return bad / (good + bad) / (1.0 - objective) if good + bad else None
+
+
+class SloEvents:
+    """The events of one objective in the last hours, as metrics."""
+
+    def __init__(self, env: Env, slo: str, objective: float) -> None:
+        self._env = env
+        self._objective = objective
+        self._slices: deque[list[int]] = deque(maxlen=int(max(WINDOWS_S.values()) / SLICE_S) + 1)
+        """Number of the slice, good events, bad events."""
+        events = env.metrics.counter(
+            "kedge_slo_events_total", "Events that an objective counts, by outcome", ("slo", "outcome")
+        )
+        self._good, self._bad = events.labels(slo, "good"), events.labels(slo, "bad")
+        env.metrics.gauge(
+            "kedge_slo_objective_ratio", "Share of good events that an objective asks for", ("slo",)
+        ).labels(slo).set(objective)
+        burn = env.metrics.gauge(
+            "kedge_slo_burn_ratio",
+            "Share of bad events in a window, divided by the share that the objective allows",
+            ("slo", "window"),
+        )
+        for name, window_s in WINDOWS_S.items():
+            burn.labels(slo, name).set_function(partial(self._shown, window_s))
+
+    def count(self, *, good: bool, decision: str = "") -> None:
+        """Count one event now; a bad one with the decision behind it."""
+        number = int(self._env.monotonic() / SLICE_S)
+        slices = self._slices
+        if not slices or slices[-1][0] != number:
+            slices.append([number, 0, 0])
+        if good:
+            self._good.inc()
+            slices[-1][1] += 1
+        else:
+            self._bad.inc_by(decision)
+            slices[-1][2] += 1
+
+    def burn(self, window_s: float) -> float | None:
+        """The burn rate of the last `window_s` seconds, up to one slice more; None if they had no events."""
+        first = int((self._env.monotonic() - window_s) / SLICE_S)
+        recent = [each for each in self._slices if each[0] >= first]
+        return burn_rate(sum(each[1] for each in recent), sum(each[2] for each in recent), self._objective)
+
+    def _shown(self, window_s: float) -> float:
+        found = self.burn(window_s)
+        return math.nan if found is None else found

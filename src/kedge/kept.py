@@ -105,10 +105,12 @@ def encode_end(sections: int) -> bytes:
 def write_kept(path: Path, sections: Iterable[Section]) -> None:
     """Write a whole file under a temporary name, then rename it: a reader sees all of it or none.
 
+    The temporary name is this process's own: two processes that write the same file leave one of the two whole.
+
     Raises:
         BadKeptFile: it cannot be written there.
     """
-    partial = path.with_name(f"{path.name}.partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -117,6 +120,21 @@ def test_a_whole_file_is_written_under_a_temporary_name_and_then_renamed(tmp_pat
     (tmp_path / "file").touch()
     with pytest.raises(BadKeptFile, match="choose another directory"):
         write_kept(tmp_path / "file" / "below.kedge", [])
+
+
+def test_two_processes_that_write_the_same_file_leave_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "kept.kedge"
+    other = "import sys; from pathlib import Path; from kedge.kept import *; write_kept(Path(sys.argv[1]), [])"
+
+    def sections() -> Iterator[Section]:
+        yield Section("a", 1, b"first")
+        subprocess.run([sys.executable, "-c", other, str(path)], check=True)
+        assert list(read_kept(path)) == [], "the other one wrote it whole, in the middle of this writing"
+        yield Section("b", 1, b"second")
+
+    write_kept(path, sections())
+    assert [each.name for each in read_kept(path) if isinstance(each, Section)] == ["a", "b"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

@@ -432,7 +432,7 @@ class Limits:
     )
     decisions_noted_every: int = bound(
         64,
-        "after those, one decision in this many has its fields noted, beside retries and those in a window: noting"
+        "after those, one decision in this many has its fields noted, beside those in a window: noting"
         " costs more than the rest of the record",
         metric="kedge_decisions_rows",
     )
@@ -625,6 +625,11 @@ class Limits:
     )
     scheduler_repair_max: int = bound(
         32, "rows repaired one by one; with more, all are computed at once", metric="kedge_scheduler_repairs_total"
+    )
+    scheduler_assumption_changes_max: int = bound(
+        16_384,
+        "changes of assumptions that can be undone, for the record of an attempt that is made after it",
+        metric="kedge_scheduler_assumption_changes",
     )
     scheduler_top_max: int = bound(
         5, "nodes whose scores an explanation lists with their parts", metric="kedge_scheduler_explanations_total"

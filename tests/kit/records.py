@@ -81,10 +81,7 @@ def call(
     reply: tuple[Object, ...] = (),
 ) -> Call:
     error = {"reason": outcome} if outcome[0].isupper() else None
-    marks = (CacheMark("Pod", 4, 10, 0.25),)
-    return Call(
-        verb, key, encode_intent(intent), "revision 5", "op-1", 0.1, 0.2, outcome, revision, error, reply, marks
-    )
+    return Call(verb, key, encode_intent(intent), "revision 5", "op-1", 0.1, 0.2, outcome, revision, error, reply)
 
 
 def decision(name: str = "d-1", steps: Sequence[DecisionStep] = (), **fields: Any) -> Decision:

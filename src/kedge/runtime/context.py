@@ -64,7 +64,7 @@ from kedge.observe.records import (
     NotStarted,
     encode_intent,
 )
-from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_moved
+from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors
 from kedge.runtime.calls import NO_REPLY, CallReply, get_reply, list_reply, write_reply
 from kedge.runtime.event_writer import EventNote
 from kedge.runtime.fingerprints import content_fingerprint, input_fingerprints
@@ -420,7 +420,6 @@ class Context:
         finally:
             self._settle(request, intent.key, reply, error)
             if self._steps is not None:
-                now_s = self._env.monotonic()
                 self._steps.append(
                     Call(
                         intent.verb,
@@ -429,12 +428,11 @@ class Context:
                         intent.check,
                         operation,
                         began_s - self._began_s,
-                        now_s - began_s,
+                        self._env.monotonic() - began_s,
                         reply.outcome,
                         reply.revision,
                         None if error is None else to_status(error),
                         reply.objects,
-                        marks_moved(self._caches.values(), self._decision.marks, now_s),
                         reply.unanswered_s,
                     )
                 )

@@ -15,6 +15,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
+from kedge.observe.records import LocalState
 from kedge.scheduler.report.recheck import cluster_state_of
 from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import ClusterState
@@ -28,6 +29,12 @@ REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
 
 def assumption_of(cluster_state: ClusterState, uid: str) -> Assumption:
     found = cluster_state.assumed.get(uid)
+    assert found is not None
+    return found
+
+
+def local_state_of(cluster_state: ClusterState) -> LocalState:
+    found = cluster_state.local_state(cluster_state.local_inputs(0))
     assert found is not None
     return found
 
@@ -199,7 +206,7 @@ def shown(cluster_state: ClusterState) -> dict[str, Any]:
 def check(harness: SchedulerHarness) -> None:
     cluster_state = harness.scheduler.cluster_state
     held = {name: {each.key: each for each in cache.list().value} for name, cache in cluster_state.caches.items()}
-    rebuilt = cluster_state_of(held, harness.env, scheduler="default-scheduler", local=cluster_state.local_state(0))
+    rebuilt = cluster_state_of(held, harness.env, scheduler="default-scheduler", local=local_state_of(cluster_state))
     kept, built = shown(cluster_state), shown(rebuilt)
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
@@ -207,7 +214,7 @@ def check(harness: SchedulerHarness) -> None:
         each.uid: (each.node, each.revision, each.request.workload, each.zone)
         for each in cluster_state.assumed.values()
     }
-    assert cluster_state.local_state(0).assumed == assumed
+    assert local_state_of(cluster_state).assumed == assumed
     for name in NODES:
         there = [each for each in held["Pod"].values() if each.view.spec.node_name == name and not each.view.finished]
         assert list(cluster_state.pods_on(name)) == there, name
@@ -297,7 +304,7 @@ async def test_a_pod_that_a_read_finds_elsewhere_is_counted_there_until_the_cach
     written = await harness.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
     cluster_state.settle(assumption, written.object)
     assert (cluster_state.snapshot.claims_on(assumed), cluster_state.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
-    assert cluster_state.local_state(0).assumed[web.uid][:2] == (elsewhere, written.object.revision)
+    assert local_state_of(cluster_state).assumed[web.uid][:2] == (elsewhere, written.object.revision)
     harness.wire.binds_held = harness.wire.pod_watch_held = False
     await until(harness.nothing_is_left)
     assert cluster_state.snapshot.claims_on(elsewhere) == (web.uid,)

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.kit.controllers import until
+from tests.kit.records import decision, read
 from tests.kit.scheduler import LIMITS, SchedulerHarness, account_in, attempt_of, choice_in, with_scheduler
 from tests.objects import node
 
 from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.errors import Compacted
+from kedge.keys import Key
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.rules import KeepReason, KeepRules
+from kedge.scheduler.report.recheck import recheck_attempts
+from kedge.scheduler.state.assumptions import Assumption, Assumptions
+from kedge.scheduler.state.shapes import bare_request
 
 POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
+
+
+def found(harness: SchedulerHarness, name: str) -> Object:
+    """The pod as it is in the store."""
+    pod = harness.find(name)
+    assert pod is not None
+    return pod
 
 
 @with_scheduler(replace(LIMITS, decisions_sample_every=10**9))
@@ -54,3 +71,78 @@ async def test_a_sample_of_the_rest_is_kept_in_full(harness: SchedulerHarness) -
     assert only.kept.split(":")[0] == KeepReason.SAMPLE
     assert choice_in(only).node == "node-a"
     assert len(account_in(only).first_failing) == 1
+
+
+@with_scheduler(replace(LIMITS, decisions_sample_every=10**9))
+async def test_a_bind_that_no_rule_keeps_is_kept_with_all_its_inputs_once_a_kept_attempt_depends_on_it(
+    harness: SchedulerHarness,
+) -> None:
+    await harness.open_for(node("node-a", cpu="2"), node("node-b", cpu="1"))
+    for name in ("web-0", "web-1", "web-2"):
+        await harness.pod(name)
+    await until(lambda: all(map(harness.place, ("web-0", "web-1", "web-2"))))
+    await until(lambda: not harness.scheduler.statistics().binding)
+    assert not harness.decisions()
+    recorder = harness.recorder
+    revision = found(harness, "web-1").revision
+    assert recorder.writer_of(Key("Pod", "default", "web-1"), revision), "it is known which attempt bound the pod"
+    recorder.take(decision("reader", [read(found(harness, "web-1"))], result="failed"))
+    writer = next(each for each in harness.decisions() if each.id != "reader")
+    assert (writer.key.name, writer.kept) == ("web-1", "input: of reader")
+    assert [each.verb for each in writer.calls] == ["bind"]
+    assert recheck_attempts([writer], harness.caches, harness.env) == 1
+
+
+@pytest.mark.parametrize("sample_every", [1, 10**9])
+def test_attempts_without_a_record_are_counted_like_those_with_one(sample_every: int) -> None:
+    counted: list[object] = []
+
+    @with_scheduler(replace(LIMITS, decisions_sample_every=sample_every))
+    async def place(harness: SchedulerHarness) -> None:
+        await harness.open_for(node("node-a", cpu="2"))
+        for name in ("web-0", "web-1"):
+            await harness.pod(name)
+        await until(lambda: all(map(harness.place, ("web-0", "web-1"))))
+        await until(lambda: not harness.scheduler.statistics().binding)
+        counted.extend((row.controller, row.verb, row.kind, row.field, row.count) for row in harness.recorder.counts())
+
+    place()
+    scheduler = {row for row in counted if row[0] == "default-scheduler"}  # type: ignore[index]
+    assert {
+        ("default-scheduler", "bind", "Pod", "spec.nodeName", 2),
+        ("default-scheduler", "snapshot", "Pod", "*", 2),
+        ("default-scheduler", "snapshot", "Node", "*", 2),
+    } <= scheduler
+
+
+@with_scheduler(replace(LIMITS, decisions_sample_every=10**9, scheduler_assumption_changes_max=1))
+async def test_a_record_made_after_too_many_changes_says_that_it_cannot_be_run_again(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="2"))
+    for name in ("web-0", "web-1"):
+        await harness.pod(name)
+    await until(lambda: all(map(harness.place, ("web-0", "web-1"))))
+    await until(lambda: not harness.scheduler.statistics().binding)
+    harness.recorder.take(decision("reader", [read(found(harness, "web-0"))], result="failed"))
+    writer = next(each for each in harness.decisions() if each.id != "reader")
+    assert attempt_of(writer).local_lost
+    with pytest.raises(Compacted, match="scheduler_assumption_changes_max"):
+        recheck_attempts([writer], harness.caches, harness.env)
+    harness.recorder.close()
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=30), st.integers(1, 12))
+def test_assumptions_are_restored_as_they_were_before_any_of_the_last_changes(
+    steps: list[tuple[str, int]], changes_max: int
+) -> None:
+    assumptions, request = Assumptions(changes_max=changes_max), bare_request("default", {}, ())
+    states = {assumptions.changes: assumptions.recorded()}
+    for uid, revision in steps:
+        if revision:
+            key = Key("Pod", "default", uid)
+            assumptions.put(Assumption(key, uid, f"node-{revision}", "", request, 0.0, revision))
+        else:
+            assumptions.pop(uid)
+        states[assumptions.changes] = assumptions.recorded()
+    for changes, state in states.items():
+        too_old = assumptions.changes - changes > changes_max
+        assert assumptions.recorded_at(changes) == (None if too_old else state)

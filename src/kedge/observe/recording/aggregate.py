@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kedge.api.field_notes import KEYED_FIELDS, OPEN_MAPS, WHOLE
+from kedge.api.wellknown import POD_KIND
 from kedge.observe.records import SNAPSHOT, CacheMark, CacheRead, Call, Decision, FieldCount
 
 OTHER: Final = "other"
@@ -62,6 +63,12 @@ class ControllerCounts:
             except KeyError:
                 self.count_new_read(CacheRead(mark.cache, SNAPSHOT, (), mark.place, mark.revision, mark.age_s, 0))
 
+    def count_binds(self, marks: Iterable[CacheMark], count: int) -> None:
+        """Count so many attempts that were bound, each with these marks."""
+        for mark in marks:
+            self._count(self.reads, mark.cache, SNAPSHOT, count)
+        self._count_field("bind", POD_KIND, *_FIELDS_OF_VERB["bind"], count)
+
     def count_new_read(self, read: CacheRead) -> None:
         """Count a read that is not in `reads` yet."""
         if self._aggregate.take_row():
@@ -79,18 +86,23 @@ class ControllerCounts:
             except KeyError:
                 self.count_new_wake(what, writer)
 
+    def count_wake(self, what: str, writer: str, count: int) -> None:
+        kind, slash, _ = what.partition("/")
+        if slash:
+            self._count(self.wakes, kind, writer, count)
+
     def count_new_wake(self, what: str, writer: str) -> None:
         """Count a wake-up that is not in `wakes` yet."""
         kind, slash, _ = what.partition("/")
         if slash:  # else it is no change: a resync, a retry
             self._count(self.wakes, kind, writer)
 
-    def _count(self, counts: dict[str, dict[str, int]], first: str, second: str) -> None:
+    def _count(self, counts: dict[str, dict[str, int]], first: str, second: str, count: int = 1) -> None:
         found = counts.get(first, _NO_MEMBERS)
         if second in found:
-            found[second] += 1
-        elif self._aggregate.take_row():
-            counts.setdefault(first, {})[second] = 1
+            found[second] += count
+        elif self._aggregate.take_row(count):
+            counts.setdefault(first, {})[second] = count
 
     def count_call(self, call: Call) -> None:
         verb, key = call.verb, call.key
@@ -137,12 +149,12 @@ class ControllerCounts:
                 field = f"{member}.{WHOLE}"
             self._count_field(verb, kind, "metadata", field)
 
-    def _count_field(self, verb: str, kind: str, name: str, member: str) -> None:
+    def _count_field(self, verb: str, kind: str, name: str, member: str, count: int = 1) -> None:
         members = self.calls.get(verb, {}).get(kind, _NO_FIELDS).get(name, _NO_MEMBERS)
         if member in members:
-            members[member] += 1
-        elif self._aggregate.take_row():
-            self.calls.setdefault(verb, {}).setdefault(kind, {}).setdefault(name, {})[member] = 1
+            members[member] += count
+        elif self._aggregate.take_row(count):
+            self.calls.setdefault(verb, {}).setdefault(kind, {}).setdefault(name, {})[member] = count
 
 
 class Aggregate:
@@ -161,12 +173,12 @@ class Aggregate:
             found = self.tables[controller] = ControllerCounts(self)
         return found
 
-    def take_row(self) -> bool:
-        """Take a new row. False if none is left: then the item is counted in the row `OTHER`."""
+    def take_row(self, count: int = 1) -> bool:
+        """Take a new row. False if none is left: then so many items are counted in the row `OTHER`."""
         if self.rows < self._rows_max:
             self.rows += 1
             return True
-        self.other += 1
+        self.other += count
         return False
 
     def __iter__(self) -> Iterator[FieldCount]:

@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from kedge.api.field_notes import FieldNotes
 from kedge.env import Env
 from kedge.keys import Key, Revision
 from kedge.observe.recording.aggregate import Aggregate
+from kedge.observe.recording.brief import BriefDecision, BriefSource, Release
 from kedge.observe.recording.log import DecisionLog
-from kedge.observe.recording.rules import WROTE, KeepReason, KeepRules, KeepSelector, Window
-from kedge.observe.records import CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
+from kedge.observe.recording.rules import WROTE, BegunDecision, KeepReason, KeepRules, KeepSelector, Window
+from kedge.observe.records import CacheMark, CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
 
-Release = Callable[[], None]
 Pin = Callable[[Decision], Sequence[Release]]
 TakeKept = Callable[[Decision], None]
+_EndedBrief = tuple[BriefDecision, BriefSource]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,22 +93,23 @@ class Recorder:
         """The keys of `_writers`, oldest first: finding the oldest key of a dict is slow."""
         self._writers_max = env.limits.decision_writers_max
         self._aggregate = Aggregate(env.limits.decision_rows_max)
-        self._ended: list[Decision] = []
-        """Decisions that are not counted yet, nor kept. Many together cost less: the code is in the processor's caches
-        from the second on. Every reader, and every flush of the log, calls `_process` first."""
-        self._on_kept: list[TakeKept] = []
-        self._pins: list[Pin] = []
-        """One for each of `_ended`."""
+        self._ended: list[Any] = []
+        """Decisions and brief decisions that are not counted yet, nor kept. Many together cost less: the code is in the
+        processor's caches from the second on. Every reader, and every flush of the log, calls `_process` first."""
+        self._pins: list[Any] = []
+        """For each of `_ended` its pin, or its source. Lists, not a list of tuples, which the garbage collector would
+        have to look at."""
         self._judged: list[bool] = []
         """For each of `_ended`, whether the rules have seen it."""
+        self._on_kept: list[TakeKept] = []
         self._batch_max = env.limits.decisions_batch_max
         self._noted = (env.limits.decisions_noted_first, env.limits.decisions_noted_every)
         self._begun: dict[str, int] = {}
         """By controller: decisions that asked for notes."""
         self._deciders: dict[str, None] = {}
         """Every `Decision.process`, in order."""
-        self._recent: dict[Revision, tuple[Decision, Pin]] = {}
-        """Decisions that no rule kept, by the revisions that they wrote."""
+        self._recent: dict[Revision, tuple[Any, Any]] = {}
+        """By the revisions that they wrote: decisions that no rule kept, each with its pin, or its source."""
         self._recent_order: deque[Revision] = deque()
         """These revisions, oldest first, with those of decisions that were kept meanwhile."""
         self._recent_max = env.limits.decisions_recent_max
@@ -130,17 +133,27 @@ class Recorder:
         """The rule that keeps this decision, which has ended; empty if it is only counted."""
         return self._keeper.why_keep(decision) if self.records else ""
 
+    def why_keep_begun(self, decision: BegunDecision) -> str:
+        """The rule that keeps this decision however it ends; empty if there is none so far."""
+        return self._keeper.why_keep_begun(decision) if self.records else ""
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a window may be open."""
+        return self._keeper.has_windows
+
     def notes_for(self, decision: Decision) -> FieldNotes | None:
         """Notes for a decision that begins; None if the fields that it reads are not noted.
 
-        Noted are the first decisions of each controller, retries, all decisions while a window is open, and a sample.
+        Noted are the first decisions of each controller, all decisions while a window is open, and a sample. A kept
+        decision without notes can be run again for them.
         """
         if not self.records:
             return None
         name = decision.controller
         begun = self._begun[name] = self._begun.get(name, 0) + 1
         first, every = self._noted
-        if begun <= first or begun % every == 0 or decision.attempt > 1 or self._keeper.has_windows:
+        if begun <= first or begun % every == 0 or self._keeper.has_windows:
             return FieldNotes(self._env.limits.decision_objects_noted_max)
         return None
 
@@ -160,6 +173,17 @@ class Recorder:
         self._judged.append(judged)
         # A window keeps what ends while it is open, so it must be looked at now.
         if len(self._ended) >= self._batch_max or self._keeper.has_windows:
+            self._process()
+
+    def take_brief(self, brief: BriefDecision, source: BriefSource) -> None:
+        """Count a bind that succeeded and that no rule keeps. Nothing in it may change afterwards."""
+        if not self.records:
+            return
+        self._seen += 1
+        self._ended.append(brief)
+        self._pins.append(source)
+        self._judged.append(True)
+        if len(self._ended) >= self._batch_max:
             self._process()
 
     def on_kept(self, take: TakeKept) -> None:
@@ -280,41 +304,84 @@ class Recorder:
         ended, self._ended = self._ended, []
         pins, self._pins = self._pins, []
         judgements, self._judged = self._judged, []
+        briefs: list[_EndedBrief] = []
         for decision, pin, judged in zip(ended, pins, judgements, strict=True):
-            wrote: list[Revision] = []
-            table = self._aggregate.table(decision.controller)
-            reads = table.reads
-            if decision.process not in self._deciders:
-                self._deciders[decision.process] = None
-            table.count_wakes(decision.wakes)
-            if decision.touched:
-                table.count_touches(decision)
-            for step in decision.steps:
-                if type(step) is CacheRead:
-                    try:
-                        reads[step.cache][step.verb] += 1
-                    except KeyError:
-                        table.count_new_read(step)
-                elif type(step) is Call:
-                    table.count_call(step)
-                    if step.revision and step.outcome in WROTE:
-                        self._index(step, decision.part_of or decision.id)
-                        wrote.append(step.revision)
-            if decision.scheduling is not None:
-                table.count_snapshot(decision.marks)
-            if not judged and not decision.kept:
-                decision.kept = self._keeper.why_keep(decision)
-            if decision.kept:
-                self._keep(decision, pin(decision))
-                self._keep_writers(decision)
-            elif wrote:
-                self._remember(wrote, decision, pin)
+            if type(decision) is not Decision:
+                briefs.append((decision, pin))
+                continue
+            if briefs:  # in order: a revision is looked up from the oldest on
+                self._count_briefs(briefs)
+                briefs = []
+            self._count(decision, pin, judged=judged)
+        if briefs:
+            self._count_briefs(briefs)
 
-    def _remember(self, revisions: list[Revision], decision: Decision, pin: Pin) -> None:
+    def _count(self, decision: Decision, pin: Pin, *, judged: bool) -> None:
+        wrote: list[Revision] = []
+        table = self._aggregate.table(decision.controller)
+        reads = table.reads
+        if decision.process not in self._deciders:
+            self._deciders[decision.process] = None
+        table.count_wakes(decision.wakes)
+        if decision.touched:
+            table.count_touches(decision)
+        for step in decision.steps:
+            if type(step) is CacheRead:
+                try:
+                    reads[step.cache][step.verb] += 1
+                except KeyError:
+                    table.count_new_read(step)
+            elif type(step) is Call:
+                table.count_call(step)
+                if step.revision and step.outcome in WROTE:
+                    self._index(step, decision.part_of or decision.id)
+                    wrote.append(step.revision)
+        if decision.scheduling is not None:
+            table.count_snapshot(decision.marks)
+        if not judged and not decision.kept:
+            decision.kept = self._keeper.why_keep(decision)
+        if decision.kept:
+            self._keep(decision, pin(decision))
+            self._keep_writers(decision)
+        elif wrote:
+            self._remember(wrote, (decision, pin))
+
+    def _count_briefs(self, briefs: list[_EndedBrief]) -> None:
+        """Count binds that no rule keeps. Most have the same wake-up and the same marks as the one before."""
+        wakes: dict[tuple[str, str, str], int] = {}
+        marks, same = briefs[0][0].marks, 0
+        source = None
+        for each in briefs:
+            brief, of = each
+            if of is not source or brief.marks is not marks:
+                self._count_marks(source, marks, same)
+                source, marks, same = of, brief.marks, 0
+                self._deciders.setdefault(of.process)
+            same += 1
+            what, writer = brief.wake
+            place = (of.controller, what, writer)
+            wakes[place] = wakes.get(place, 0) + 1
+            revision = brief.revision
+            self._add_writer(revision, brief.key, brief.id)
+            self._recent[revision] = each
+            self._recent_order.append(revision)
+        self._count_marks(source, marks, same)
+        for (controller, what, writer), count in wakes.items():
+            self._aggregate.table(controller).count_wake(what, writer, count)
+        self._forget_recent()
+
+    def _count_marks(self, source: BriefSource | None, marks: tuple[CacheMark, ...], count: int) -> None:
+        if source is not None and count:
+            self._aggregate.table(source.controller).count_binds(marks, count)
+
+    def _remember(self, revisions: list[Revision], ended: tuple[Decision, Pin]) -> None:
         """Hold a decision that no rule keeps for a while: one that read what it wrote may be kept soon."""
         for revision in revisions:
-            self._recent[revision] = (decision, pin)
+            self._recent[revision] = ended
             self._recent_order.append(revision)
+        self._forget_recent()
+
+    def _forget_recent(self) -> None:
         while len(self._recent_order) > self._recent_max:
             self._recent.pop(self._recent_order.popleft(), None)
 
@@ -328,19 +395,25 @@ class Recorder:
         for revision in _revisions_read(decision):
             if revision >= oldest and (found := recent.get(revision)) is not None:
                 writer, pin = found
+                if type(writer) is not Decision:
+                    writer, pin = pin.record_of(writer), pin.pin
                 for call in writer.calls:
                     recent.pop(call.revision, None)
                 writer.kept = f"{KeepReason.INPUT}: of {decision.id}"
                 self._keep(writer, pin(writer))
 
     def _index(self, call: Call, decision_id: str) -> None:
-        key, revision, reply, writers = call.key, call.revision, call.reply, self._writers
+        key, revision, reply = call.key, call.revision, call.reply
         if call.outcome == "removed" and (not reply or reply[0].origin.operation != call.operation):
             return  # another call may have removed it: the last version is not from this call
         if key is None:
             if not reply:
                 return
             key = reply[0].key
+        self._add_writer(revision, key, decision_id)
+
+    def _add_writer(self, revision: Revision, key: Key, decision_id: str) -> None:
+        writers = self._writers
         if revision not in writers:
             self._writers_order.append(revision)
             if len(writers) >= self._writers_max:

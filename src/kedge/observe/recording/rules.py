@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 from zlib import crc32
 
 from kedge.api.wellknown import ADMISSION_GROUP, SCHEDULING_POLICY_KIND
@@ -16,6 +17,21 @@ from kedge.env import Env
 from kedge.errors import BadRequest, TooManyRequests
 from kedge.keys import Key
 from kedge.observe.records import Call, Decision
+
+
+class BegunDecision(Protocol):
+    """The parts of a decision that are known from its beginning."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def key(self) -> Key: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
 
 
 class KeepReason(StrEnum):
@@ -68,7 +84,7 @@ class Window:
     """Objects with everything that they own. A decision has no owner, so they are known by their names: those of the
     namespace that begin with the workload's name and a dash."""
 
-    def covers(self, decision: Decision) -> bool:
+    def covers(self, decision: BegunDecision) -> bool:
         if not self.tenants and not self.keys and not self.workloads:
             return True
         key = decision.key
@@ -103,6 +119,13 @@ class KeepSelector:
                     return f"failure: {outcome}"
                 if key is not None and key[0] in policy and outcome in WROTE:
                     about_policy = True
+        return self._why_keep(decision, about_policy=about_policy)
+
+    def why_keep_begun(self, decision: BegunDecision) -> str:
+        """The rule that keeps a decision even if it does not fail and writes to no policy."""
+        return self._why_keep(decision, about_policy=decision.key[0] in self._policy_kinds)
+
+    def _why_keep(self, decision: BegunDecision, *, about_policy: bool) -> str:
         if decision.attempt > 1:
             return _RETRY
         if self._windows and (window := self._covering(decision)):
@@ -111,7 +134,7 @@ class KeepSelector:
             return _POLICY
         if decision.priority >= self._priority_min:
             return _PRIORITY
-        if decision.tenant in self._tenants:
+        if self._tenants and decision.tenant in self._tenants:
             return _TENANT
         return "" if crc32(decision.id.encode()) % self._every else _SAMPLE
 
@@ -151,7 +174,7 @@ class KeepSelector:
         self._forget_ended()
         return tuple(self._windows.values())
 
-    def _covering(self, decision: Decision) -> str:
+    def _covering(self, decision: BegunDecision) -> str:
         now_s, ended = self._env.monotonic(), False
         found = ""
         for window in self._windows.values():

@@ -135,6 +135,8 @@ class SchedulingAttempt(msgspec.Struct, kw_only=True, array_like=True, gc=False)
     """The kinds of events that may make it schedulable."""
     cause: WakeCause | None = None
     """The change behind the wake-up; None if none is known, as after a pause or a bind of this scheduler."""
+    local_lost: bool = False
+    """`local` is missing: its record was made after too many other attempts. It cannot be run again."""
 
     @property
     def node(self) -> str:

@@ -39,7 +39,7 @@ RECEIVED: Final = "received"
 OUTSIDE: Final = "outside"
 COVERAGE: Final = "coverage"
 COUNTS: Final = "counts"
-CODEC_VERSION: Final = 2
+CODEC_VERSION: Final = 3
 """The version of all sections above. Fields may be added at the end of a record without a new one."""
 
 Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent | CoverageRecord | CountsRecord

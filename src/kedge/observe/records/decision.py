@@ -85,8 +85,6 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     error: dict[str, Any] | None = None
     """The error as a `Status`."""
     reply: Objects = ()
-    marks: tuple[CacheMark, ...] = ()
-    """The caches when the reply came, if any cache had moved since the decision began; else empty."""
     unanswered_s: float = 0.0
     """How long it had no answer, if the reply was lost and a read or a repeat by the client found the write; else 0."""
 

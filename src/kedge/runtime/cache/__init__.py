@@ -14,7 +14,7 @@ from kedge.runtime.cache.indexes import (
     Index,
     by_label,
 )
-from kedge.runtime.cache.marks import marks_moved, marks_of, pin_all
+from kedge.runtime.cache.marks import marks_of, pin_all
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, Pin, Received, ReceivedLog, Source
 from kedge.runtime.cache.subscribers import Handler, Subscription
@@ -48,7 +48,6 @@ __all__ = [
     "Tombstone",
     "WriteFloors",
     "by_label",
-    "marks_moved",
     "marks_of",
     "pin_all",
 ]

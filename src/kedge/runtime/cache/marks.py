@@ -1,8 +1,8 @@
-"""Marks: where each cache stood at a decision or a call, and pins that keep the received logs from there on."""
+"""Marks: where each cache stood at a decision, and pins that keep the received logs from there on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from kedge.observe.records import CacheMark
 from kedge.runtime.cache.cache import Cache
@@ -11,14 +11,6 @@ from kedge.runtime.cache.cache import Cache
 def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
     """The state of each cache at `now_s` of the monotonic clock. Called for every decision."""
     return tuple([CacheMark(each.name, each.received.place, each._revision, now_s - each._proved_s) for each in caches])
-
-
-def marks_moved(caches: Collection[Cache], marks: Iterable[CacheMark], now_s: float) -> tuple[CacheMark, ...]:
-    """The state of each cache, if any cache has moved since `marks`; else empty. Called for every call."""
-    for cache, mark in zip(caches, marks, strict=False):  # a decision without marks is not recorded
-        if cache.received.place != mark.place:
-            return marks_of(caches, now_s)
-    return ()
 
 
 def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callable[[], None]]:

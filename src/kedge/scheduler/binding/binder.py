@@ -18,10 +18,9 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
-from kedge.observe.records import Decision as Record
 from kedge.scheduler.binding.refusals import Refusals
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
-from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
 from kedge.scheduler.report.event_recorder import EventRecorder
 from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import ClusterState
@@ -125,7 +124,7 @@ class Binder:
         assumption: Assumption,
         node: tuple[str, Revision],
         fence: Fence,
-        record: Record,
+        record: OpenAttempt,
     ) -> None:
         """Bind a pod to its assumed node. `node` is the uid and the revision of the node that was decided on."""
         pod, key, uid = queued.pod, queued.key, queued.uid
@@ -156,13 +155,13 @@ class Binder:
             if pod.as_view(PodView).status.nominated_node_name:
                 self._event_recorder.clear_nomination(pod, decision=record.id, fence=fence)
             self._done.inc()
-        self._attempts.bound(record, request, reply, error, self._env.monotonic() - began_s)
+        self._attempts.bound(record, request, reply, error, began_s, self._env.monotonic() - began_s)
         if error is not None:
             await self._failed(queued, assumption, error, fence, record)
         self._attempts.end(record)
 
     async def _failed(
-        self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+        self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: OpenAttempt
     ) -> None:
         if isinstance(error, OutcomeUnknown):
             # It may have been committed, or may still be. Only a read may end the assumption.
@@ -175,7 +174,7 @@ class Binder:
         self.return_to_queue(queued, assumption, error, fence, record)
 
     def return_to_queue(
-        self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+        self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: OpenAttempt
     ) -> None:
         """Nothing was bound. Record a refusal, and retry the pod."""
         self._results.labels(type(error).__name__.lower()).inc()

@@ -18,7 +18,6 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence
-from kedge.observe.records import Decision as Record
 from kedge.placement.resources import CPU, MEMORY
 from kedge.runtime.cache import Behind
 from kedge.scheduler.binding.binder import Binder
@@ -28,7 +27,7 @@ from kedge.scheduler.cycle.gangs import Gangs, MemberPlacement
 from kedge.scheduler.cycle.preemption import EvictionCheck, Preemption, PreemptionInputs, may_be_kept, plan_preemption
 from kedge.scheduler.queue.events import NOTHING, ClusterEvent, event_names
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
-from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
 from kedge.scheduler.report.event_recorder import UNSCHEDULABLE, EventRecorder
 from kedge.scheduler.report.explanation import Explanation, explain, summarize
 from kedge.scheduler.state.cluster_state import ClusterState
@@ -121,7 +120,7 @@ class SchedulingCycle:
 
     def _attempt_pod(self, queued: QueuedPod, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
         view = queued.pod.as_view(PodView)
-        record = self._attempts.begin(queued, view, fence, began_s)
+        record = self._attempts.begin(queued, fence, began_s)
         place = self._cluster_state.reserved_node(queued.uid)
         reserved = self._cluster_state.snapshot.find(place) if place else None
         if reserved is not None and reserved.name not in self._binder.refusals.excluded(queued.uid):
@@ -139,13 +138,15 @@ class SchedulingCycle:
         if nomination is not None and nomination.node != decision.node:
             self._cluster_state.notify_room(nomination.node, "a nomination was dropped")
 
-    def _bind_reserved(self, queued: QueuedPod, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
+    def _bind_reserved(
+        self, queued: QueuedPod, view: PodView, node: NodeRow, fence: Fence, record: OpenAttempt
+    ) -> None:
         """A reservation holds room for the pod, so there is nothing to decide. The bind proves the reservation."""
         assumption = self._cluster_state.assume(queued.pod, node.name, self._cluster_state.policies.request_of(view))
         self._attempts.reserved(record, node.name)
         self._binder.start(self._binder.bind, queued, assumption, (node.uid, node.revision), fence, record)
 
-    def _decide(self, queued: QueuedPod, record: Record) -> NodeDecision:
+    def _decide(self, queued: QueuedPod, record: OpenAttempt) -> NodeDecision:
         decision = self._decision_of(queued)
         self._attempts.decided(record, decision)
         return decision
@@ -168,7 +169,7 @@ class SchedulingCycle:
         view: PodView,
         decision: NodeDecision,
         fence: Fence,
-        record: Record,
+        record: OpenAttempt,
         nomination: Nomination | None,
     ) -> None:
         explanation = explain(self._cluster_state.snapshot, decision)
@@ -211,7 +212,7 @@ class SchedulingCycle:
         decision: NodeDecision,
         explanation: Explanation,
         fence: Fence,
-        record: Record,
+        record: OpenAttempt,
         more: ClusterEvent = NOTHING,
     ) -> ClusterEvent:
         """Queue a pod for the events that may unblock it, and report why it is unschedulable."""
@@ -343,9 +344,8 @@ class SchedulingCycle:
         chosen = [] if record is None else self._reserved_members(members, fence)
         kept = {each.queued.uid for each in chosen}
         for member in sorted((each for each in members if each.uid not in kept), key=self._size, reverse=True):
-            view = member.pod.as_view(PodView)
             with self._cluster_state.nominated.hidden_below(member.priority):
-                attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
+                attempt = self._attempts.begin(member, fence, self._env.monotonic())
                 decision = self._decide(member, attempt)
                 if decision.node is None and record is not None:
                     self._give_up_record(gang, members, chosen, fence, attempt)
@@ -370,7 +370,7 @@ class SchedulingCycle:
         misfit: QueuedPod,
         decision: NodeDecision,
         fence: Fence,
-        record: Record,
+        record: OpenAttempt,
         nominated: Mapping[str, Nomination | None],
     ) -> None:
         """One member does not fit beside the others, so none is placed: undo the assumptions, and wait together.
@@ -425,7 +425,7 @@ class SchedulingCycle:
         members: list[QueuedPod],
         chosen: list[MemberPlacement],
         fence: Fence,
-        misfit: Record,
+        misfit: OpenAttempt,
     ) -> None:
         """The others do not fit beside the places that an earlier attempt reserved: free those, and choose again."""
         for each in chosen:
@@ -441,7 +441,7 @@ class SchedulingCycle:
             node = self._cluster_state.snapshot.find(self._cluster_state.reserved_node(member.uid))
             if node is not None:
                 view = member.pod.as_view(PodView)
-                attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
+                attempt = self._attempts.begin(member, fence, self._env.monotonic())
                 self._attempts.reserved(attempt, node.name)
                 assumption = self._cluster_state.assume(
                     member.pod, node.name, self._cluster_state.policies.request_of(view)

@@ -18,11 +18,10 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError, TooManyRequests
 from kedge.keys import Fence
-from kedge.observe.records import Decision as Record
 from kedge.scheduler.cycle.decide import NodeDecision
 from kedge.scheduler.cycle.preemption import EvictionCheck, PreemptionInputs, plan_preemption
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
-from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
 from kedge.scheduler.report.event_recorder import EventRecorder
 from kedge.scheduler.report.explanation import explain
 from kedge.scheduler.report.report_records import Report
@@ -101,7 +100,9 @@ class GangPreemptor:
         self._event_recorder = event_recorder
         self._preempted = env.metrics.counter("kedge_scheduler_preempted_total", "Pods evicted by preemption")
 
-    async def preempt(self, plan: GangPreemption, fence: Fence, record: Record, unblocked_by: Sequence[str]) -> None:
+    async def preempt(
+        self, plan: GangPreemption, fence: Fence, record: OpenAttempt, unblocked_by: Sequence[str]
+    ) -> None:
         """Evict the victims, if the budgets still allow all of them. The first refusal spares the rest."""
         left: list[Object] = []
         gone: list[Object] = []

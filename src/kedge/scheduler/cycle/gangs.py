@@ -23,10 +23,9 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin, Revision
-from kedge.observe.records import Decision as Record
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
-from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
 from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import BY_GANG, ClusterState
 
@@ -42,7 +41,7 @@ class MemberPlacement:
     assumption: Assumption
     node: tuple[str, Revision]
     """Uid and revision of the node that was decided on."""
-    record: Record
+    record: OpenAttempt
 
 
 class Gangs:
@@ -178,7 +177,7 @@ class Gangs:
             )
             await self._reserve_chunk(made, members[0].record, fence)
 
-    async def _reserve_chunk(self, chunk: GangChunk, record: Record, fence: Fence) -> None:
+    async def _reserve_chunk(self, chunk: GangChunk, record: OpenAttempt, fence: Fence) -> None:
         began_s = self._env.monotonic()
         reply: Written | None = None
         error: OperatingError | None = None

@@ -95,6 +95,21 @@ class BestRows:
             at += 1
         return int(order[self._tied[at]])
 
+    def first(self, count: int) -> list[int] | None:
+        """The first rows by name that have the highest total, after `take`; None if fewer than `count` have it."""
+        order, tied, gone = self._order, self._tied, self._gone
+        if order is None or len(tied) - len(gone) < count:
+            return None
+        found: list[int] = []
+        at, skipped = 0, 0
+        while len(found) < count:
+            if skipped < len(gone) and gone[skipped] == at:
+                skipped += 1
+            else:
+                found.append(int(order[tied[at]]))
+            at += 1
+        return found
+
     def _search(self, totals: Ints, order: Ints) -> None:
         self._order, self._gone = order, []
         self.total = int(totals.max(initial=INFEASIBLE))

@@ -1,45 +1,115 @@
 """Attempt records: the wake-up, the inputs, the account of every node, and the outcome of the bind.
 
-Made for every attempt, kept by the recorder's rules. `recheck` runs a kept attempt again.
+An attempt notes only references while it runs. Its record is made at its end if a rule keeps it, or later if a kept
+decision read what it wrote: most are never made. `recheck` runs a kept attempt again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, GangChunk, Written
-from kedge.api.views import PodView
 from kedge.api.wellknown import RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import OperatingError, to_status
-from kedge.keys import NO_REVISION, Fence, Key
+from kedge.keys import NO_REVISION, Fence, Key, Revision
+from kedge.logs import INFO
 from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import (
     AttemptChoice,
     CacheMark,
     Call,
+    Decision,
+    DecisionStep,
     EmptyNodes,
+    LocalState,
     NearestNode,
     NodeAccount,
     SchedulingAttempt,
     ScoredNode,
+    WakeCause,
     encode_intent,
 )
-from kedge.observe.records import Decision as Record
 from kedge.runtime.cache import marks_of, pin_all
 from kedge.scheduler.cycle.decide import NodeDecision
 from kedge.scheduler.queue.scheduling_queue import QueuedPod
 from kedge.scheduler.report.explanation import Explanation
-from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.scheduler.state.cluster_state import ClusterState, LocalInputs
 
 _MOMENT_S: Final = 0.005
 """The ages in the marks of an attempt may be this much too low."""
 _NO: Final = datetime.fromtimestamp(0, UTC)
-"""The start time in a record that is not kept."""
+"""The start time of an attempt that is not recorded."""
+_BOUND: Final = "await change"
+_CANARY: Final = "policy: canary"
+
+
+class BindOutcome(NamedTuple):
+    """A bind that succeeded."""
+
+    request: Binding
+    reply: Written
+    began_s: float
+    """Since the attempt began."""
+    took_s: float
+
+
+class OpenAttempt(msgspec.Struct, gc=False):
+    """An attempt without its record. Objects in it do not change."""
+
+    id: str
+    number: int
+    pod: Object
+    priority: int
+    attempt: int
+    wake: tuple[str, str]
+    cause: WakeCause | None
+    waited_s: float
+    delayed_s: float
+    fence: Revision
+    began: datetime
+    began_s: float
+    marks: tuple[CacheMark, ...]
+    local: LocalInputs | None
+    """None for a record about a gang record, which nothing was decided for."""
+    kept: str | None = None
+    """The rule that keeps it, if it ends well; None before it was asked for."""
+    decision: NodeDecision | None = None
+    account: NodeAccount | None = None
+    reserved_node: str = ""
+    nominated_node: str = ""
+    victims: tuple[str, ...] = ()
+    steps: tuple[Call, ...] = ()
+    bind: BindOutcome | None = None
+    result: str = ""
+    condition: str = ""
+    reason: str = ""
+    error: str = ""
+    unblocked_by: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return self.pod.key
+
+    @property
+    def tenant(self) -> str:
+        return self.pod.key.namespace
+
+    @property
+    def revision(self) -> Revision:
+        """The revision that its bind wrote."""
+        return NO_REVISION if self.bind is None else self.bind.reply.object.revision
+
+    @property
+    def is_canary(self) -> bool:
+        return self.decision is not None and self.decision.settings.canary
 
 
 class AttemptRecords:
@@ -58,9 +128,8 @@ class AttemptRecords:
         self._env = env
         self._cluster_state = cluster_state
         self._recorder = recorder
-        self._pin = self._pin_marks  # bound once: it is passed with every record
-        self._scheduler = scheduler
-        self._process = process
+        self.controller = scheduler
+        self.process = process
         self._fenced = fenced
         self._prefix = f"{scheduler}:{process}:"
         self._marks: tuple[CacheMark, ...] = ()
@@ -73,45 +142,27 @@ class AttemptRecords:
         """The id of the last attempt: reports outside of an attempt carry it."""
         return f"{self._prefix}{self.count}"
 
-    def begin(self, queued: QueuedPod, view: PodView, fence: Fence, began_s: float) -> Record:
-        """The record of a new attempt, before the decision. Without a recorder it holds only the id."""
+    def begin(self, queued: QueuedPod, fence: Fence, began_s: float) -> OpenAttempt:
+        """A new attempt, before the decision. Without a recorder it holds little more than its id."""
         self.count += 1
-        if self._recorder is None:
-            key = queued.key
-            return Record(
-                id=f"{self._prefix}{self.count}",
-                controller=self._scheduler,
-                process=self._process,
-                key=key,
-                tenant=key.namespace,
-                priority=0,
-                began=_NO,
-            )
-        record = Record(
-            id=self.latest,
-            controller=self._scheduler,
-            process=self._process,
-            key=queued.key,
-            tenant=queued.key.namespace,
-            priority=queued.priority,
-            uid=queued.uid,
-            generation=view.metadata.generation,
-            fence=fence.revision,
-            fenced=self._fenced,
-            wakes=((queued.woken_by, "" if queued.cause is None else queued.cause.writer),),
-            attempt=queued.attempts,
-            place=self.count,
-            waited_s=began_s - queued.since_s,
-            delayed_s=queued.since_s - queued.added_s,
-            began=self._env.now(),
+        cause = queued.cause
+        recorded = self._recorder is not None
+        return OpenAttempt(
+            f"{self._prefix}{self.count}",
+            self.count,
+            queued.pod,
+            queued.priority,
+            queued.attempts,
+            (queued.woken_by, "" if cause is None else cause.writer),
+            cause,
+            began_s - queued.since_s,
+            queued.since_s - queued.added_s,
+            fence.revision,
+            self._env.now() if recorded else _NO,
+            began_s,
+            self._marks_at(began_s) if recorded else (),
+            self._cluster_state.local_inputs(queued.priority) if recorded else None,
         )
-        record.marks = self._marks_at(began_s)
-        record.scheduling = SchedulingAttempt(
-            pod_revision=queued.pod.revision,
-            local=self._cluster_state.local_state(queued.priority),
-            cause=queued.cause,
-        )
-        return record
 
     def _marks_at(self, now_s: float) -> tuple[CacheMark, ...]:
         """The marks of the caches. Attempts of one moment share them, if no cache has moved between."""
@@ -122,87 +173,93 @@ class AttemptRecords:
             self._marks = marks_of(caches.values(), now_s)
         return self._marks
 
-    def will_be_kept(self, record: Record) -> bool:
+    def will_be_kept(self, attempt: OpenAttempt) -> bool:
         """Whether a rule keeps the record however the bind ends. A record kept only because its bind failed has no
         account of nodes, and can still be run again."""
-        return self._recorder is not None and bool(self._recorder.why_keep(record) or _is_canary(record))
+        if self._recorder is None:
+            return False
+        attempt.kept = self._recorder.why_keep_begun(attempt) or (_CANARY if attempt.is_canary else "")
+        return bool(attempt.kept)
 
-    def decided(self, record: Record, decision: NodeDecision) -> None:
-        attempt = record.scheduling
-        if attempt is not None:
-            attempt.draw, attempt.excluded = decision.draw, tuple(sorted(decision.inputs.excluded))
-            attempt.choice = choice_of(decision)
+    def decided(self, attempt: OpenAttempt, decision: NodeDecision) -> None:
+        attempt.decision = decision
 
-    def reserved(self, record: Record, node: str) -> None:
+    def reserved(self, attempt: OpenAttempt, node: str) -> None:
         """There is nothing to decide: a reservation holds room for the pod."""
-        if record.scheduling is not None:
-            record.scheduling.reserved_node = node
+        attempt.reserved_node = node
 
-    def nominated(self, record: Record, node: str, victims: Iterable[Object]) -> None:
+    def nominated(self, attempt: OpenAttempt, node: str, victims: Iterable[Object]) -> None:
         """Pods on `node` are being preempted for this one."""
-        if record.scheduling is not None:
-            record.scheduling.nominated_node = node
-            record.scheduling.victims = tuple([str(pod.key) for pod in victims])
+        attempt.nominated_node = node
+        attempt.victims = tuple([str(pod.key) for pod in victims])
 
-    def explained(self, record: Record, explanation: Explanation) -> None:
+    def explained(self, attempt: OpenAttempt, explanation: Explanation) -> None:
         """Record the first failing filter of every node, one byte each, and the near miss."""
-        if record.scheduling is not None:
-            record.scheduling.account = account_of(explanation)
+        if self._recorder is not None:
+            attempt.account = account_of(explanation)
 
     def bound(
-        self, record: Record, request: Binding, reply: Written | None, error: OperatingError | None, took_s: float
+        self,
+        attempt: OpenAttempt,
+        request: Binding,
+        reply: Written | None,
+        error: OperatingError | None,
+        began_s: float,
+        took_s: float,
     ) -> None:
-        """Record the outcome of the bind."""
+        """Note the outcome of the bind, which began at `began_s` of the monotonic clock."""
         if self._recorder is None:
             return
-        record.result = "await change" if error is None else "failed"
-        record.error = "" if error is None else f"{type(error).__name__}: {error}"
-        intent = {"node": request.node, "nodeUid": request.node_uid, "decidedOn": request.decided_on}
-        self._called(record, "bind", request.pod, intent, f"uid {request.pod_uid}", reply, error, took_s)
+        if reply is not None:
+            attempt.result = _BOUND
+            attempt.bind = BindOutcome(request, reply, began_s - attempt.began_s, took_s)
+            return
+        attempt.result = "failed"
+        attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
+        call = _call(attempt.id, "bind", request.pod, _bind_intent(request), f"uid {request.pod_uid}", None, error)
+        attempt.steps += (replace(call, began_s=began_s - attempt.began_s, took_s=took_s),)
 
     def reserved_chunk(
-        self, record: Record, chunk: GangChunk, reply: Written | None, error: OperatingError | None, took_s: float
+        self, attempt: OpenAttempt, chunk: GangChunk, reply: Written | None, error: OperatingError | None, took_s: float
     ) -> None:
         """Record the outcome of reserving for some members of a gang, in the record of the first member."""
-        if self._recorder is None:
-            return
         key = Key(RESERVATION_KIND, chunk.namespace, chunk.gang)
         intent = {"places": {each.pod: each.node for each in chunk.places}, "commit": chunk.commit}
-        self._called(record, "reserve", key, intent, "", reply, error, took_s)
+        self._called(attempt, "reserve", key, intent, "", reply, error, took_s)
 
-    def begin_release(self, gang: Object, fence: Fence) -> Record:
+    def begin_release(self, gang: Object, fence: Fence) -> OpenAttempt:
         """A record of its own for the deletion of a gang record: the attempts of the members have ended."""
         self.count += 1
-        recorded = self._recorder is not None
-        return Record(
-            id=self.latest,
-            controller=self._scheduler,
-            process=self._process,
-            key=gang.key,
-            tenant=gang.key.namespace,
-            priority=0,
-            uid=gang.uid,
-            generation=gang.metadata.generation,
-            fence=fence.revision,
-            fenced=self._fenced,
-            place=self.count,
-            began=self._env.now() if recorded else _NO,
-            marks=marks_of(self._cluster_state.caches.values(), self._env.monotonic()) if recorded else (),
-            scheduling=SchedulingAttempt() if recorded else None,
+        now_s, recorded = self._env.monotonic(), self._recorder is not None
+        return OpenAttempt(
+            self.latest,
+            self.count,
+            gang,
+            0,
+            1,
+            ("", ""),
+            None,
+            0.0,
+            0.0,
+            fence.revision,
+            self._env.now() if recorded else _NO,
+            now_s,
+            marks_of(self._cluster_state.caches.values(), now_s) if recorded else (),
+            None,
         )
 
-    def released(self, record: Record, reply: Written | None, error: OperatingError | None, took_s: float) -> None:
+    def released(
+        self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None, took_s: float
+    ) -> None:
         """Record the outcome of deleting a gang record."""
-        if self._recorder is None:
-            return
-        record.result = "await change" if error is None else "failed"
-        record.error = "" if error is None else f"{type(error).__name__}: {error}"
-        self._called(record, "delete", record.key, {}, f"uid {record.uid}", reply, error, took_s)
-        self.end(record)
+        attempt.result = _BOUND if error is None else "failed"
+        attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
+        self._called(attempt, "delete", attempt.key, {}, f"uid {attempt.pod.uid}", reply, error, took_s)
+        self.end(attempt)
 
     def _called(
         self,
-        record: Record,
+        attempt: OpenAttempt,
         verb: str,
         key: Key,
         intent: Mapping[str, Any],
@@ -211,69 +268,125 @@ class AttemptRecords:
         error: OperatingError | None,
         took_s: float,
     ) -> None:
-        record.steps.append(
-            Call(
-                verb,
-                key,
-                encode_intent(intent),
-                check,
-                f"{record.id}#1",
-                max(0.0, (self._env.now() - record.began).total_seconds() - took_s),
-                took_s,
-                type(error).__name__ if error is not None else "removed" if reply and reply.removed else "done",
-                NO_REVISION if reply is None else reply.object.revision,
-                None if error is None else to_status(error),
-                () if reply is None else (reply.object,),
-                unanswered_s=reply.unanswered_s if reply is not None else 0.0,
-            )
-        )
+        """A call that ended just now."""
+        if self._recorder is not None:
+            began_s = max(0.0, self._env.monotonic() - attempt.began_s - took_s)
+            call = _call(attempt.id, verb, key, intent, check, reply, error)
+            attempt.steps += (replace(call, began_s=began_s, took_s=took_s),)
 
-    def read_after(self, record: Record, key: Key, found: Object | None, took_s: float) -> None:
+    def read_after(self, attempt: OpenAttempt, key: Key, found: Object | None, took_s: float) -> None:
         """Record the read that settled a bind whose reply was lost."""
         if self._recorder is None:
             return
-        bind = record.calls[-1]
+        bind = attempt.steps[-1]
         revision, outcome = (found.revision, "read") if found is not None else (NO_REVISION, "absent")
         reply = () if found is None else (found,)
-        record.steps.append(
-            Call(
-                "get",
-                key,
-                encode_intent(None),
-                "",
-                "",
-                bind.began_s + bind.took_s,
-                took_s,
-                outcome,
-                revision,
-                reply=reply,
-            )
-        )
+        began_s = bind.began_s + bind.took_s
+        call = Call("get", key, encode_intent(None), "", "", began_s, took_s, outcome, revision, reply=reply)
+        attempt.steps += (call,)
 
-    def abandoned(self, record: Record, why: str, error: OperatingError | None = None) -> None:
+    def abandoned(self, attempt: OpenAttempt, why: str, error: OperatingError | None = None) -> None:
         """A node was chosen, but no bind was sent: the gang could not reserve room."""
-        record.result, record.reason = "failed", why
-        record.error = "" if error is None else f"{type(error).__name__}: {error}"
-        self.end(record)
+        attempt.result, attempt.reason = "failed", why
+        attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
+        self.end(attempt)
 
-    def end(self, record: Record, *, unblocked_by: Sequence[str] = ()) -> None:
+    def end(self, attempt: OpenAttempt, *, unblocked_by: Sequence[str] = ()) -> None:
         """The attempt is over: count it, and keep its record if a rule requires it."""
         recorder = self._recorder
         if recorder is None:
             return
-        if record.scheduling is not None:
-            record.scheduling.unblocked_by = tuple(unblocked_by)
+        attempt.unblocked_by = tuple(unblocked_by)
+        logs = self._env.log.enabled(INFO)
+        if not logs and attempt.bind is not None and not attempt.steps and not recorder.has_windows:
+            kept = self.will_be_kept(attempt) if attempt.kept is None else attempt.kept
+            if not kept:
+                recorder.take_brief(attempt, self)
+                return
+        record = self.record_of(attempt)
         log_decision(self._env.log, record)
-        record.kept = recorder.why_keep(record) or ("policy: canary" if _is_canary(record) else "")
-        recorder.take(record, self._pin, judged=True)
+        record.kept = recorder.why_keep(record) or (_CANARY if attempt.is_canary else "")
+        recorder.take(record, self.pin, judged=True)
 
-    def _pin_marks(self, record: Record) -> Sequence[Callable[[], None]]:
+    def record_of(self, attempt: OpenAttempt) -> Decision:
+        local = LocalState() if attempt.local is None else self._cluster_state.local_state(attempt.local)
+        decision, pod = attempt.decision, attempt.pod
+        steps: list[DecisionStep] = [*attempt.steps]
+        if attempt.bind is not None:
+            request, reply, began_s, took_s = attempt.bind
+            call = _call(attempt.id, "bind", request.pod, _bind_intent(request), f"uid {request.pod_uid}", reply, None)
+            steps.append(replace(call, began_s=began_s, took_s=took_s))
+        scheduling = SchedulingAttempt(
+            pod_revision=pod.revision if attempt.local is not None else NO_REVISION,
+            local=LocalState() if local is None else local,
+            local_lost=local is None,
+            cause=attempt.cause,
+            draw=None if decision is None else decision.draw,
+            excluded=() if decision is None else tuple(sorted(decision.inputs.excluded)),
+            choice=None if decision is None else choice_of(decision),
+            account=attempt.account,
+            reserved_node=attempt.reserved_node,
+            nominated_node=attempt.nominated_node,
+            victims=attempt.victims,
+            unblocked_by=attempt.unblocked_by,
+        )
+        return Decision(
+            id=attempt.id,
+            controller=self.controller,
+            process=self.process,
+            key=attempt.key,
+            tenant=attempt.tenant,
+            priority=attempt.priority,
+            uid=pod.uid,
+            generation=pod.metadata.generation,
+            fence=attempt.fence,
+            fenced=self._fenced,
+            wakes=() if attempt.local is None else (attempt.wake,),
+            attempt=attempt.attempt,
+            place=attempt.number,
+            waited_s=attempt.waited_s,
+            delayed_s=attempt.delayed_s,
+            began=attempt.began,
+            marks=attempt.marks,
+            steps=steps,
+            result=attempt.result,
+            condition=attempt.condition,
+            reason=attempt.reason,
+            error=attempt.error,
+            scheduling=scheduling,
+        )
+
+    def pin(self, record: Decision) -> Sequence[Callable[[], None]]:
         return pin_all(self._cluster_state.caches.values(), record.marks)
 
 
-def _is_canary(record: Record) -> bool:
-    attempt = record.scheduling
-    return attempt is not None and attempt.choice is not None and attempt.choice.canary
+def _bind_intent(request: Binding) -> Mapping[str, Any]:
+    return {"node": request.node, "nodeUid": request.node_uid, "decidedOn": request.decided_on}
+
+
+def _call(
+    attempt_id: str,
+    verb: str,
+    key: Key,
+    intent: Mapping[str, Any],
+    check: str,
+    reply: Written | None,
+    error: OperatingError | None,
+) -> Call:
+    return Call(
+        verb,
+        key,
+        encode_intent(intent),
+        check,
+        f"{attempt_id}#1",
+        0.0,
+        0.0,
+        type(error).__name__ if error is not None else "removed" if reply and reply.removed else "done",
+        NO_REVISION if reply is None else reply.object.revision,
+        None if error is None else to_status(error),
+        () if reply is None else (reply.object,),
+        unanswered_s=reply.unanswered_s if reply is not None else 0.0,
+    )
 
 
 def choice_of(decision: NodeDecision) -> AttemptChoice:

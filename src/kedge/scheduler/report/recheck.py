@@ -94,8 +94,15 @@ def decide_again(record: Record, held: Held, env: Env, *, kinds: Registry = KIND
 
     Raises:
         NotFound: the pod is not among them.
+        Compacted: the record lacks its local state.
     """
     attempt = record.scheduling
+    if attempt is not None and attempt.local_lost:
+        raise Compacted(
+            f"attempt {record.id}: the record lacks the binds that were under way, so it cannot be run again;"
+            " raise the limit scheduler_assumption_changes_max",
+            oldest=0,
+        )
     pod = held.get(POD_KIND, {}).get(record.key)
     if attempt is None or pod is None:
         raise NotFound(f"{record.key} is not among the objects to decide on")

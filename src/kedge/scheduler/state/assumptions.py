@@ -5,8 +5,10 @@ An assumption ends by evidence alone: the cache shows the pod, the service rejec
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import ValuesView
 from dataclasses import dataclass
+from itertools import islice
 
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.observe.records import AssumedBind
@@ -31,13 +33,23 @@ class Assumption:
 class Assumptions:
     """By pod uid: binds in flight, and binds made that no cache shows yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, changes_max: int) -> None:
+        """`recorded_at` reaches back `changes_max` changes."""
         self._assumed: dict[str, Assumption] = {}
         self._recorded: dict[str, AssumedBind] = {}
-        """The same, as attempt records hold it: every record gets a copy, which must be cheap."""
+        """The same, as attempt records hold it."""
+        self._undo: deque[tuple[str, AssumedBind | None]] = deque(maxlen=changes_max)
+        """For each of the last changes, what was recorded before it."""
+        self.changes = 0
+        """The number of changes so far. It names a state, for `recorded_at`."""
 
     def __len__(self) -> int:
         return len(self._assumed)
+
+    @property
+    def undoable(self) -> int:
+        """The number of changes that can be undone."""
+        return len(self._undo)
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._assumed
@@ -50,18 +62,37 @@ class Assumptions:
 
     def put(self, assumption: Assumption) -> None:
         """Add an assumption, or record its changed fields."""
-        self._assumed[assumption.uid] = assumption
-        self._recorded[assumption.uid] = AssumedBind(
+        uid = assumption.uid
+        self._assumed[uid] = assumption
+        self._undo.append((uid, self._recorded.get(uid)))
+        self.changes += 1
+        self._recorded[uid] = AssumedBind(
             assumption.node, assumption.revision, assumption.request.workload, assumption.zone
         )
 
     def pop(self, uid: str) -> Assumption | None:
-        self._recorded.pop(uid, None)
+        recorded = self._recorded.pop(uid, None)
+        if recorded is not None:
+            self._undo.append((uid, recorded))
+            self.changes += 1
         return self._assumed.pop(uid, None)
 
     def recorded(self) -> dict[str, AssumedBind]:
         """A copy, for a record."""
         return self._recorded.copy()
+
+    def recorded_at(self, changes: int) -> dict[str, AssumedBind] | None:
+        """The same as it was after so many changes; None if that is too long ago."""
+        newer = self.changes - changes
+        if newer > len(self._undo):
+            return None
+        found = self._recorded.copy()
+        for uid, before in islice(reversed(self._undo), newer):
+            if before is None:
+                del found[uid]
+            else:
+                found[uid] = before
+        return found
 
     def requests_in(self, tenant: str, zone: str, seen: Revision) -> list[Units]:
         """The requests of a tenant's pods in a zone that a quota at revision `seen` does not count yet."""

@@ -31,6 +31,9 @@ from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim
 from kedge.scheduler.state.unreleased_claims import UnreleasedClaims
 
 BY_GANG = by_label(GANG_LABEL)
+LocalInputs = int | LocalState
+"""The inputs of an attempt that no cache holds: themselves, or usually the number of changes of the assumptions, which
+is enough to restore them soon after."""
 
 
 class ClusterState:
@@ -55,7 +58,7 @@ class ClusterState:
         self.snapshot = Snapshot(env.limits)
         self.caches: dict[str, Cache] = {}
         """By key kind. Empty until `CacheFollower.start`."""
-        self.assumed = Assumptions()
+        self.assumed = Assumptions(changes_max=env.limits.scheduler_assumption_changes_max)
         self.policies = Policies(env, self.cached)
         self.quotas = ZoneQuotas(self.caches, self.assumed)
         self.unreleased = UnreleasedClaims(self.snapshot, self.caches, self.cached, self._drop_claim)
@@ -67,12 +70,18 @@ class ClusterState:
         """By uid: pods of this scheduler that have scheduling gates."""
         self._reserved: dict[str, str] = {}
         """By pod uid: the node on which a reservation holds room."""
-        env.metrics.gauge("kedge_scheduler_assumed", "Pods given a node and not yet seen there").set_function(
-            lambda: len(self.assumed)
-        )
         self._show(env.metrics)
 
     def _show(self, metrics: Metrics) -> None:
+        for series, help_text, count in (
+            ("kedge_scheduler_assumed", "Pods given a node and not yet seen there", lambda: len(self.assumed)),
+            (
+                "kedge_scheduler_assumption_changes",
+                "Changes of assumptions that can be undone",
+                lambda: self.assumed.undoable,
+            ),
+        ):
+            metrics.gauge(series, help_text).set_function(count)
         read = self.snapshot.statistics
         for series, help_text in (
             ("kedge_scheduler_nodes", "Nodes in the scheduler's snapshot"),
@@ -101,11 +110,11 @@ class ClusterState:
         cache.add_index(index)
         return cache.by_index(index, value).value
 
-    def local_state(self, priority: int) -> LocalState:
-        """The inputs of a decision that no cache holds, for its record. A recheck adds them to what the caches held."""
+    def local_inputs(self, priority: int) -> LocalInputs:
+        """The inputs of a decision that no cache holds, as a reference for `local_state`."""
         places = self.nominated.places
         if not places and not self.unreleased:
-            return LocalState(self.assumed.recorded())
+            return self.assumed.changes
         return LocalState(
             self.assumed.recorded(),
             {uid: each.node for uid, each in places.items() if each.priority >= priority},
@@ -119,6 +128,13 @@ class ClusterState:
                 for uid, claim in self.unreleased
             },
         )
+
+    def local_state(self, inputs: LocalInputs) -> LocalState | None:
+        """These inputs for a record; None if it is too late. A recheck adds them to what the caches held."""
+        if isinstance(inputs, LocalState):
+            return inputs
+        assumed = self.assumed.recorded_at(inputs)
+        return None if assumed is None else LocalState(assumed)
 
     def zone_of(self, node: str) -> str:
         found = self.snapshot.find(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -130,16 +131,20 @@ def judged_beside(server: ServerProcess) -> Iterator[None]:
 
 @contextmanager
 def served_again(server: ServerProcess, recorder: RunRecorder) -> Iterator[None]:
-    """Serve the store of a cluster that the test has ended."""
-    if recorder.answers():
-        yield
+    """Serve the store of a cluster, if the test has ended it. One that is only slow is waited for."""
+    deadline = time.monotonic() + THREAD_S
+    while not recorder.answers():
+        if server.is_running:
+            assert time.monotonic() < deadline, f"no answer in {THREAD_S} s: {server.log}"
+            continue
+        again = ServerProcess(server.state)
+        again.start()
+        try:
+            yield
+        finally:
+            again.end()
         return
-    again = ServerProcess(server.state)
-    again.start()
-    try:
-        yield
-    finally:
-        again.end()
+    yield
 
 
 def limits_of(options: tuple[str, ...]) -> dict[str, float]:

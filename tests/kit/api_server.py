@@ -105,6 +105,11 @@ class ServerProcess:
         return self.state / "admin.kubeconfig"
 
     @property
+    def is_running(self) -> bool:
+        """Whether the process that was started last has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 
@@ -152,7 +157,7 @@ class ServerProcess:
         self._process.wait(60)
 
     def end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             self.kill()
 
     @property

@@ -166,10 +166,10 @@ def test_alerts_of_pods_queues_caches_and_leaders(tmp_path: Path) -> None:
         up.check_alert("KedgePodsUnschedulable", POD="huge")
         up.check_alert("KedgeTimeToBoundBurn", POD="huge")
         up.check_alert("KedgeTimeToReadyBurn", POD="slow")
-        with up.fault(LinkDelay(4.0)):
-            up.kubectl("apply", "-f", "-", stdin=deployments(40))
+        with up.fault(LinkDelay(4.0)):  # every request of the controllers takes so long
+            up.kubectl("apply", "-f", "-", stdin=deployments(200))
             up.check_alert("KedgeQueueOld", NAME="deployment")
-        up.check_alert("KedgeGenerationBehind", NAME="held")
+            up.check_alert("KedgeGenerationBehind", NAME="many-0")
         with up.fault(LinkCut()):
             up.check_alert("KedgeNoLeader")
             up.check_alert("KedgeCacheStale", POD="huge")

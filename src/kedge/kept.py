@@ -301,4 +301,5 @@ def _why_not(begin: bytes, path: Path) -> str:
     if begin.startswith(_ANY_HEADER):
         found = begin[len(_ANY_HEADER) :].partition(b"\n")[0].decode("ascii", "replace")[:12]
         return f"{path} has format version {found}; this build reads version {FORMAT_VERSION}: use a matching kedge"
-    return f"{path} is not a file that kedge kept: it does not begin with {HEADER.decode().strip()!r}"
+    begins = HEADER.decode().strip()
+    return f"{path} is not a file that kedge kept: it does not begin with {begins!r}; give a file that kedge wrote"

@@ -365,7 +365,7 @@ def test_a_workload_stands_for_its_pod_as_with_kubectl(node: OneNode) -> None:
     [
         (("logs", "deploy/absent"), 'deployments.apps "absent" not found'),
         (("logs", "no/only"), "node/only selects no pods"),
-        (("logs", "pod/"), "name a Pod"),
+        (("logs", "pod/"), "is not TYPE/NAME"),
         (("logs", "pod/idle/../../x"), "not found"),
         (("exec", "idle?container=main", "--", "true"), 'pods "idle?container=main" not found'),
         (("exec", "nonsense/idle", "--", "true"), "no resource type 'nonsense'"),

@@ -38,6 +38,30 @@ class UpProcess(ServerProcess):
     verb = "up"
 
 
+class LocalUp(UpProcess):
+    """`kedge up` with commands of kedge beside those of kubectl."""
+
+    def kedge(self, *arguments: str, stdin: str = "", code: int = 0, **environment: str) -> str:
+        """Run a command and return its stdout; of one that must fail, its stderr."""
+        stdout, stderr = self.streams(*arguments, stdin=stdin, code=code, **environment)
+        return stderr if code else stdout
+
+    def streams(self, *arguments: str, stdin: str = "", code: int = 0, **environment: str) -> tuple[str, str]:
+        """Run a command and return its stdout and stderr."""
+        done = subprocess.run(
+            [sys.executable, "-m", "kedge", *arguments],
+            env={**self.client_environment, **environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, f"{arguments}: {done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.stdout, done.stderr
+
+
 _Up = TypeVar("_Up", bound=UpProcess)
 
 

@@ -70,7 +70,7 @@ def test_the_error_for_an_invalid_file_has_its_location(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text("scenario: small\nstori: x\n")
     done = CliRunner().invoke(main, ["scenario", "run", str(file)])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert f"{file}:2:1: a scenario has no `stori`: did you mean `story`?" in done.output
 
 

@@ -85,7 +85,18 @@ def test_a_name_that_the_records_do_not_have_is_refused_with_the_next_step(kept:
 def test_without_a_cluster_it_names_the_command_that_starts_one(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["coupling", "deployment", "--state", str(tmp_path)])
     assert done.exit_code == 1
-    assert "start one with `kedge up`, or give --state" in done.output
+    assert f"start one with `kedge up --state {tmp_path}`, or give another --state" in done.output
+
+
+def test_without_an_option_the_folder_is_that_of_the_kubeconfig_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own" / "decisions").mkdir(parents=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "own" / "admin.kubeconfig"))
+    done = CliRunner().invoke(main, ["coupling", "deployment"])
+    assert done.exit_code == 1
+    assert "no record has a decision of deployment" in done.output, "the log of that folder is read, and empty"
 
 
 @pytest.mark.parametrize("name", ["pending-after-rollback", "stale-policy-canary"])

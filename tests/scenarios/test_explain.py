@@ -192,7 +192,7 @@ def test_the_last_attempt_is_decided_again_with_another_input(kept: Path, change
 
 def test_a_change_that_cannot_be_made_is_one_sentence(kept: Path) -> None:
     done = why(kept, "risk-api", "--what-if", "the quota is larger")
-    assert (done.exit_code, "is no change of an input: write it as one of quota/" in done.output) == (1, True)
+    assert (done.exit_code, "is no change of an input: write it as one of quota/" in done.output) == (2, True)
     done = why(kept, "risk-api", "--what-if", "taint/node-c12/dedicated=-")
     assert (done.exit_code, "node node-c12 has no taint dedicated" in done.output) == (1, True)
 

@@ -464,8 +464,8 @@ def test_kedge_hunt_and_replay_explain_wrong_arguments(tmp_path: Path) -> None:
         (["hunt", "nonsense"], "give package.module:function or file.py:function"),
         (["hunt", f"{PLANTED}:missing"], "has nothing called missing"),
         (["hunt", "no.such.module:x"], "cannot load"),
-        (["replay", str(tmp_path / "none.json")], "No such file"),
+        (["replay", str(tmp_path / "none.json")], "does not exist"),
     ):
         ended = CliRunner().invoke(main, arguments)
-        assert ended.exit_code == 1
+        assert ended.exit_code == 2
         assert message in ended.output

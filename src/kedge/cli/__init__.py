@@ -63,7 +63,10 @@ class UsageSentence(click.UsageError):
         mistake = " ".join(error.format_message().split()).rstrip(".")
         for found, instead in _PHRASES:
             mistake = re.sub(found, instead, mistake)
-        super().__init__(f"{path}: {mistake[:1].lower()}{mistake[1:]}; see `{path} --help`", error.ctx)
+        # Sentences of click begin with a capital; ours may begin with the name of a file or object.
+        if type(error) is not click.UsageError or mistake.startswith(("No such", "Got unexpected")):
+            mistake = f"{mistake[:1].lower()}{mistake[1:]}"
+        super().__init__(f"{path}: {mistake}; see `{path} --help`", error.ctx)
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"Error: {self.format_message()}", file=file, err=True)

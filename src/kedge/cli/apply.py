@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import click
 
+from kedge.cli.resources.arguments import DRY_RUN_OPTION, DRY_RUNS
 from kedge.cli.resources.manifests_option import FILES_OPTION, RECURSIVE_OPTION
 from kedge.cli.resources.next_steps import with_next_step
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
-
-DRY_RUNS = {"none": "", "client": " (dry run)", "server": " (server dry run)"}
 
 
 @click.command()
 @FILES_OPTION
 @RECURSIVE_OPTION
-@click.option(
-    "--dry-run",
-    type=click.Choice(["none", "client", "server"]),
-    default="none",
-    help="Write nothing. client: compare here; server: the server checks it too.",
-)
+@DRY_RUN_OPTION
 @click.option("--output", "-o", default="", metavar="json|yaml|name|jsonpath=T", help="Print the objects instead.")
 @click.option("--server-side", is_flag=True, hidden=True)
 @click.option("--prune", is_flag=True, hidden=True)
@@ -39,17 +33,17 @@ def apply(
     if prune:
         raise click.UsageError("there is no --prune here: leave it out, and remove objects with `kedge delete -f FILE`")
     from kedge.cli.resources.manifests import read_manifests
-    from kedge.cli.resources.output import check_output, print_objects
+    from kedge.cli.resources.output import OBJECT_FORMATS, check_output, print_objects
     from kedge.cli.resources.session import IncompleteCommand
     from kedge.cli.resources.three_way_merge import apply_manifest
     from kedge.errors import OperatingError
 
     if not filenames:
         raise click.UsageError("name a manifest with -f FILE, a folder with -f DIR, or use -f - for stdin")
+    if output:
+        check_output(output, OBJECT_FORMATS)
 
     async def work(session: Session) -> None:
-        if output:
-            check_output(output)
         failed = 0
         for manifest in read_manifests(filenames, recursive=recursive):
             try:

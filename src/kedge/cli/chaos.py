@@ -33,12 +33,14 @@ def chaos(file: str, state: Path | None, out: Path | None, quiet: bool) -> None:
     far. Exits with 0 if every expectation and every invariant held, else with 1.
     """
     from kedge.cli.live_faults.chaos_run import keep_chaos
+    from kedge.cli.named_targets import known_targets
     from kedge.cli.state_folder import command_errors
     from kedge.sim.scenario import load_scenario
 
     folder = state or default_state()
-    with command_errors(folder):
+    with known_targets():
         found = load_scenario(file)
+    with command_errors(folder):
         try:
             result = asyncio.run(_run(found, folder, _silent if quiet else _reporter()))
         except asyncio.CancelledError as error:

@@ -17,13 +17,25 @@ from kedge.cli.state_folder import DECISIONS, command_errors, folder_lock
 from kedge.cli.up import default_state
 from kedge.client.contract import Transport
 from kedge.client.http import FailoverTransport, read_kubeconfig, with_servers
+from kedge.client.http.failover import parse_server
 from kedge.env import Env, system_env
 from kedge.errors import Terminal, Unavailable
 from kedge.limits import Limits
 
+
+def server_url(text: str) -> str:
+    """The type of `--server`: an https URL."""
+    try:
+        parse_server(text)
+    except Terminal as error:
+        raise click.BadParameter(str(error)) from error
+    return text
+
+
 SERVER_OPTION = click.option(
     "--server",
     "servers",
+    type=server_url,
     multiple=True,
     metavar="URL",
     help="An API server, instead of the kubeconfig's; repeat it for each server of the cluster.",

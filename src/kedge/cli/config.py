@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kedge.cli.configuration.fields import ConfigField
     from kedge.cli.configuration.reader import Configuration
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 Row = tuple[str, str, str, str]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kedge.cli.state_folder import DECISIONS, command_errors
-from kedge.cli.up import default_state
+from kedge.cli.up import no_cluster, state_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ def coupling(
     value changes a decision. Then paths over two hops, cycles, fights and shared limits.
     """
     with command_errors():
-        records = _from_file(recording) if recording is not None else _from_log(state or default_state())
+        records = _from_file(recording) if recording is not None else _from_log(state_in_use(state))
         found = asyncio.run(coupling_from(records, controller, decision=decision, declared=declared, code=code))
     if output == "json":
         import json
@@ -76,7 +76,7 @@ def _from_log(folder: Path) -> Recording:
     from kedge.errors import NotFound
 
     if not (folder / DECISIONS).is_dir():
-        raise NotFound(f"no cluster has run in {folder}: start one with `kedge up`, or give --state")
+        raise NotFound(no_cluster(folder))
     return logged_records(folder)
 
 
@@ -106,9 +106,12 @@ async def coupling_from(
 
 
 def _own_controllers(code: Sequence[str], runtime: object) -> Mapping[str, Reconciler]:
+    from kedge.cli.named_targets import known_targets
     from kedge.sim.kernel.targets import find_object
 
-    made = [find_object(each, "a controller", "a function of a ControllerRuntime")(runtime) for each in code]
+    with known_targets():
+        makers = [find_object(each, "a controller", "a function of a ControllerRuntime") for each in code]
+    made = [each(runtime) for each in makers]
     return {each.name: each.reconciler for each in made}
 
 

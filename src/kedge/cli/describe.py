@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kedge.cli.resources.arguments import SELECTOR, check_words, has_names
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
 from kedge.cli.resources.shell_completion import complete_objects
 
@@ -12,10 +13,13 @@ from kedge.cli.resources.shell_completion import complete_objects
 @click.argument(
     "words", nargs=-1, required=True, metavar="TYPE [NAME...] | TYPE/NAME...", shell_complete=complete_objects
 )
-@click.option("--selector", "-l", default="", help="Describe the objects with these labels.")
+@click.option("--selector", "-l", type=SELECTOR, default="", help="Describe the objects with these labels.")
 @cluster_options
 def describe(choice: ServerChoice, words: tuple[str, ...], selector: str) -> None:
     """Print everything about objects for a reader: fields, conditions, events."""
+    check_words(words)
+    if selector and has_names(words):
+        raise click.UsageError("a name goes without -l: leave out the name or -l")
     from kedge.cli.resources.description import description, events_of
     from kedge.cli.resources.session import references
 

@@ -7,15 +7,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kedge.cli.resources.arguments import check_words
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.resources.session import IncompleteCommand, ServerChoice, Session, cluster_options, run_session
 from kedge.cli.resources.shell_completion import complete_pods
+from kedge.errors import Forbidden, OperatingError, Terminal, Unauthorized
 
 if TYPE_CHECKING:
     from kedge.client.http.pod_streams import ExecSocket
@@ -38,6 +40,8 @@ def exec(  # noqa: A001
     choice: ServerChoice, pod: str, command: tuple[str, ...], container: str, stdin: bool, tty: bool, within_s: float
 ) -> None:
     """Run COMMAND in a container of a pod: kedge exec POD -- COMMAND. A workload stands for a ready pod of it."""
+    if "/" in pod:
+        check_words([pod])
     if tty and not (stdin and sys.stdin.isatty()):
         click.echo("no terminal is here: the command gets none either", err=True)
         tty = False
@@ -50,12 +54,39 @@ def exec(  # noqa: A001
         streams = (("stdin", stdin), ("stdout", True), ("stderr", not tty), ("tty", tty))
         query += [(name, "true") for name, wanted in streams if wanted]
         query += [("command", each) for each in command]
-        with _raw_terminal(tty):
-            return await _run(session, str(found["metadata"]["name"]), query, stdin=stdin, tty=tty)
+        name = str(found["metadata"]["name"])
+        try:
+            with _raw_terminal(tty):
+                return await _run(session, name, query, stdin=stdin, tty=tty)
+        except (Forbidden, Unauthorized):
+            raise
+        except OperatingError as error:
+            (pods,) = (await session.catalog()).resolve("pods")
+            if sentence := not_running(await session.get(pods, name), query[0][1]):
+                raise Terminal(sentence) from error
+            raise
 
     if code := run_session(choice, work):
         click.echo(f"command terminated with exit code {code}", err=True)
         raise SystemExit(code)
+
+
+def not_running(pod: Mapping[str, Any], container: str) -> str:
+    """The sentence about a container that does not run, with the next step; empty for any other. Pure."""
+    name, spec, status = pod["metadata"]["name"], pod["spec"], pod.get("status") or {}
+    if container not in [each["name"] for each in (*(spec.get("initContainers") or ()), *spec["containers"])]:
+        return ""
+    known = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    found: Mapping[str, Any] = next((each for each in known if each.get("name") == container), {})
+    state = found.get("state") or {}
+    if "running" in state:
+        return ""
+    reason = next((str(value.get("reason") or "") for value in state.values()), "") or "not started"
+    sentence = f"container {container} of pod {name} does not run ({reason}): `kedge why {name}` has the reason"
+    if not found.get("restartCount") and "terminated" not in state:
+        return sentence
+    again = " --previous" if "waiting" in state else ""
+    return f"{sentence}, `kedge logs {name} -c {container}{again}` its last output"
 
 
 async def _run(session: Session, pod: str, query: list[tuple[str, str]], *, stdin: bool, tty: bool) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from kedge.cli.resources.arguments import SELECTOR
 from kedge.cli.resources.manifests_option import FILES_OPTION, RECURSIVE_OPTION
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
-from kedge.cli.resources.shell_completion import complete_objects
+from kedge.cli.resources.shell_completion import complete_objects, complete_output
 
 
 @click.command()
@@ -17,12 +18,20 @@ from kedge.cli.resources.shell_completion import complete_objects
 @FILES_OPTION
 @RECURSIVE_OPTION
 @click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Every namespace.")
-@click.option("--selector", "-l", default="", help="Labels, such as app=web.")
+@click.option("--selector", "-l", type=SELECTOR, default="", help="Labels, such as app=web.")
 @click.option("--field-selector", default="", help="Fields, such as spec.nodeName=node-1.")
-@click.option("--output", "-o", default="table", metavar="table|wide|json|yaml|name|jsonpath=T", help="How to print.")
+@click.option(
+    "--output",
+    "-o",
+    default="table",
+    metavar="table|wide|json|yaml|name|jsonpath=T",
+    shell_complete=complete_output,
+    help="How to print.",
+)
 @click.option("--sort-by", default="", metavar="JSONPATH", help="Order by a field, such as .metadata.name.")
 @click.option("--watch", "-w", is_flag=True, help="Then print each change, until Ctrl-C.")
 @click.option("--watch-only", is_flag=True, help="Print each change without the list before it, until Ctrl-C.")
+@click.option("--output-watch-events", is_flag=True, help="Print each change of a watch with the type of its event.")
 @click.option("--no-headers", is_flag=True, help="Without the line of column names.")
 @click.option("--show-labels", is_flag=True, help="With a column of labels.")
 @click.option("--label-columns", "-L", multiple=True, metavar="LABEL,...", help="With a column for each label.")
@@ -31,7 +40,10 @@ from kedge.cli.resources.shell_completion import complete_objects
 @cluster_options
 def get(choice: ServerChoice, words: tuple[str, ...], filenames: tuple[str, ...], types: bool, **options: Any) -> None:
     """Print objects, such as `kedge get pods`, `kedge get deploy/web -o yaml` or `kedge get pods -A -w`."""
-    from kedge.cli.resources.object_list import TypeListing, print_types
+    from kedge.cli.resources.object_list import TypeListing, check_listing, print_types
+
+    if not types:
+        check_listing(words, filenames, options)
 
     async def work(session: Session) -> None:
         if types:

@@ -18,7 +18,7 @@ SHRINK_RUNS = 600
 
 @click.command()
 @click.argument("target")
-@click.option("--seeds", "-n", default=1_000, show_default=True, help="How many seeds to run.")
+@click.option("--seeds", "-n", type=click.IntRange(1), default=1_000, show_default=True, help="How many seeds to run.")
 @click.option(
     "--start",
     "--first-seed",
@@ -35,7 +35,14 @@ SHRINK_RUNS = 600
     metavar="MODULE:FUNCTION",
     help="Check this invariant too, at every commit of a scenario. Repeat it for more.",
 )
-@click.option("--jobs", "-j", default=os.cpu_count() or 1, show_default="one a core", help="Workers at once.")
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="one a core",
+    help="Workers at once.",
+)
 @click.option(
     "--executor",
     default="process",
@@ -50,7 +57,7 @@ SHRINK_RUNS = 600
     show_default=True,
     help="How hosts are scheduled; `program` is the policy of the target.",
 )
-@click.option("--depth", default=3, show_default=True, help="Depth of the pct policy.")
+@click.option("--depth", type=click.IntRange(1), default=3, show_default=True, help="Depth of the pct policy.")
 @click.option(
     "--directory",
     "-d",
@@ -87,19 +94,21 @@ def hunt(
 
     Exit code 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
     """
+    from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
     from kedge.sim.kernel import find_target
     from kedge.sim.kernel import hunt as run_hunt
 
     try:
-        if is_scenario(target):
-            aim, first, shrinks, flags = _scenario(target, weak, without, invariants)
-        elif weak or without or invariants:
-            raise click.UsageError("--weak, --without and --invariant are for scenarios: give FILE.yaml or a name")
-        else:
-            aim, first, shrinks, flags = find_target(target), 0, SHRINK_RUNS, []
+        with known_targets():
+            if is_scenario(target):
+                aim, first, shrinks, flags = _scenario(target, weak, without, invariants)
+            elif weak or without or invariants:
+                raise click.UsageError("--weak, --without and --invariant are for scenarios: give FILE.yaml or a name")
+            else:
+                aim, first, shrinks, flags = find_target(target), 0, SHRINK_RUNS, []
         start = first if start is None else start
-        with SeedProgress(seeds) as progress:
+        with known_targets(), SeedProgress(seeds) as progress:
             found = run_hunt(
                 aim,
                 range(start, start + seeds),

@@ -27,6 +27,7 @@ from kedge.api.wellknown import (
 from kedge.cli.progress import ProgressBar
 from kedge.cli.server import KUBECONFIG
 from kedge.cli.state_folder import DECISIONS
+from kedge.cli.up import no_cluster
 from kedge.client.contract import Client
 from kedge.client.http import HttpTransport, read_kubeconfig
 from kedge.client.http.rest import RestClient
@@ -121,6 +122,7 @@ async def evidence_from(
     """The evidence of a running cluster, with what its decision logs have."""
     objects: dict[Key, Object] = {}
     lacks = list(logged.undecoded)
+    every_node: frozenset[str] | None = None
     for name in dict.fromkeys((*_OF_NAMESPACE, *_OF_CLUSTER, *(each.key_kind for each in kinds))):
         kind = client.kinds.of_key_kind(name)
         options = ListOptions(namespace=namespace if kind.namespaced else "", limit=OBJECTS_MAX)
@@ -128,8 +130,17 @@ async def evidence_from(
         objects.update((each.key, each) for each in listed.objects)
         if listed.continue_token:
             lacks.append(f"only the first {OBJECTS_MAX} objects of {name} were read")
-    writes = writes_of(logged.decisions)
-    return ClusterEvidence(objects, logged.decisions, datetime.now(UTC), writes, tuple(lacks), logged.coverages)
+        elif name == NODE_KIND:
+            every_node = frozenset(each.key.name for each in listed.objects)
+    return ClusterEvidence(
+        objects,
+        logged.decisions,
+        datetime.now(UTC),
+        writes_of(logged.decisions),
+        tuple(lacks),
+        logged.coverages,
+        node_names=every_node,
+    )
 
 
 def decision_folders(state: Path) -> list[Path]:
@@ -220,7 +231,7 @@ async def live_cluster(state: Path) -> AsyncIterator[LiveCluster]:
     """
     kubeconfig = state / KUBECONFIG
     if not kubeconfig.is_file():
-        raise NotFound(f"no cluster has run in {state}: start one with `kedge up`, or give --state")
+        raise NotFound(no_cluster(state))
     address = read_kubeconfig(kubeconfig)
     transport, rest = HttpTransport(address), RestClient(address, on_warning=lambda _: None)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from kedge.cli.resources.arguments import SELECTOR, check_words
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
 from kedge.cli.resources.shell_completion import complete_pods
@@ -18,16 +19,29 @@ SELECTED_TAIL = 10
 """Lines of each container when pods are selected by label, as in kubectl."""
 
 
+def rfc3339(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The callback of `--since-time`."""
+    from kedge.api.timestamps import parse_time
+
+    try:
+        if value:
+            parse_time(value)
+    except ValueError as error:
+        text = f"{value!r} is no time of RFC 3339: write it like 2026-01-31T12:00:00Z"
+        raise click.BadParameter(text, ctx=ctx, param=param) from error
+    return value
+
+
 @click.command()
 @click.argument("words", nargs=-1, metavar="[POD | TYPE/NAME] [CONTAINER]", shell_complete=complete_pods)
 @click.option("-c", "--container", default="", help="The container; the first of the pod if none is named.")
 @click.option("--all-containers", is_flag=True, help="Every container of the pod.")
-@click.option("-l", "--selector", default="", help="Pods with these labels, instead of one pod.")
+@click.option("-l", "--selector", type=SELECTOR, default="", help="Pods with these labels, instead of one pod.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more output until the containers have ended.")
 @click.option("-p", "--previous", is_flag=True, help="The run before the latest one.")
-@click.option("--tail", type=int, default=-1, help="Only so many of the last lines; -1 for all.")
+@click.option("--tail", type=click.IntRange(-1), default=-1, help="Only so many of the last lines; -1 for all.")
 @click.option("--since", default=0.0, type=DURATION, help="Only lines of the last while, such as 5s or 2m.")
-@click.option("--since-time", default="", help="Only lines after a time of RFC 3339.")
+@click.option("--since-time", default="", callback=rfc3339, help="Only lines after a time of RFC 3339.")
 @click.option("--timestamps", is_flag=True, help="The time before each line.")
 @click.option("--limit-bytes", type=click.IntRange(0), default=0, help="Stop after so many bytes; 0 for no limit.")
 @click.option("--prefix", is_flag=True, help="Pod and container before each line.")
@@ -46,7 +60,13 @@ def logs(choice: ServerChoice, words: tuple[str, ...], **options: Any) -> None:
         raise click.UsageError(f"two containers are named, {words[1]} and {options['container']}: leave out one")
     if bool(words) == bool(options["selector"]):
         raise click.UsageError("name one pod, or select pods with -l")
+    if options["since"] and options["since_time"]:
+        raise click.UsageError("--since and --since-time are two beginnings: leave out one")
+    if "/" in "".join(words[:1]):
+        check_words(words[:1])
     container = words[1] if len(words) == 2 else options["container"]
+    if container and options["all_containers"]:
+        raise click.UsageError(f"--all-containers goes without the name of one: leave out it or {container}")
     word = words[0] if words else ""
     run_session(choice, lambda session: PodLogs(session, {**options, "container": container}).run(word))
 

@@ -48,6 +48,9 @@ def start(
     longest_s = Limits().decision_window_s_max
     if not 0 < for_s <= longest_s:
         raise click.BadParameter(f"a window is open for at most {longest_s / 3600:.0f}h", param_hint="--for")
+    for each in objects:
+        if not all(each.partition("/")):
+            raise click.BadParameter(f"{each!r} is not KIND/NAME, such as deployment/web", param_hint="--object")
     now = datetime.now(UTC)
     window = name or f"by-hand-{now:%Y%m%d-%H%M%S}"
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--target", help="Where the program is now, if it has moved: package.module:name or file.py:name.")
 @click.option(
     "--regression/--exact",
@@ -49,17 +49,19 @@ def replay(
     difference if it was not. On another build it is a regression test: 0 if every invariant holds now, 1 if one is
     still broken.
     """
+    from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
     from kedge.sim.kernel import ReplayVerdict, read_artefact
     from kedge.sim.scenario.kept_runs import extract_run
 
     try:
-        artefact = read_artefact(file)
-        if extract is not None:
-            for path in extract_run(artefact, extract):
-                click.echo(str(path))
-            return
-        again = _run_again(artefact, target, regression)
+        with known_targets():
+            artefact = read_artefact(file)
+            if extract is not None:
+                for path in extract_run(artefact, extract):
+                    click.echo(str(path))
+                return
+            again = _run_again(artefact, target, regression)
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not quiet:
@@ -107,5 +109,5 @@ def _report_of(artefact: Artefact, story: bool | None, *, verbose: bool) -> str:
         return "\n".join([*title, describe_failure(artefact)])
     lines = story_of(artefact, verbose=verbose)
     if not lines:
-        raise click.ClickException("the run has no cluster, and so no story: give --events")
+        raise click.UsageError("the run has no cluster, and so no story: give --events")
     return "\n".join([*title, *lines, *map(str, artefact.gaps)])

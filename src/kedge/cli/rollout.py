@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kedge.cli.resources.arguments import check_named
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
 
@@ -16,6 +17,7 @@ def rollout() -> None:
 
 
 def _run(choice: ServerChoice, words: tuple[str, ...], verb: str, **options: Any) -> None:
+    check_named(words)
     from kedge.cli.resources.rollouts import RolloutVerbs
 
     async def work(session: Session) -> None:

@@ -62,15 +62,17 @@ def run_command(
     """
     from pathlib import Path
 
+    from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
     from kedge.sim.scenario import keep_run, load_scenario
 
     try:
-        found = load_scenario(name)
-        if weak and not without:
-            without = found.weak_variant.name
-        done = _run(found, without, seed, keep=bool(out))
-        kept = keep_run(done, Path(out)) if out else None
+        with known_targets():
+            found = load_scenario(name)
+            if weak and not without:
+                without = found.weak_variant.name
+            done = _run(found, without, seed, keep=bool(out))
+            kept = keep_run(done, Path(out)) if out else None
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not (quiet and done.passed):

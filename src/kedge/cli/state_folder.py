@@ -37,12 +37,14 @@ def command_errors(folder: Path | None = None) -> Iterator[None]:
         raise click.ClickException(with_next_step(error)) from error
     except OSError as error:
         where = f"{error.filename or folder or ''}: ".removeprefix(": ")
-        hint = f"; is {folder} a writable folder with free space?" if folder is not None else ""
+        hint = "; check the path and its permissions, then run the command again"
+        if folder is not None:
+            hint = f"; is {folder} a writable folder with free space?"
         raise click.ClickException(f"{where}{error.strerror or error}{hint}") from error
 
 
 @contextmanager
-def folder_lock(path: Path, holder: str) -> Iterator[None]:
+def folder_lock(path: Path, holder: str, *, next_step: str = "stop it first") -> Iterator[None]:
     """Hold a lock file as long as the body runs. `holder` names the program that may have it.
 
     Raises:
@@ -56,7 +58,7 @@ def folder_lock(path: Path, holder: str) -> Iterator[None]:
         except (BlockingIOError, PermissionError) as error:
             pid = holder_of(path)
             raise Unavailable(
-                f"{holder} already runs on {path.parent} (process {pid}): stop it first, or use another --state"
+                f"{holder} already runs on {path.parent} (process {pid}): {next_step}, or use another --state"
             ) from error
         yield
     finally:

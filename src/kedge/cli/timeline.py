@@ -10,7 +10,7 @@ import click
 
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.state_folder import command_errors
-from kedge.cli.up import state_in_use
+from kedge.cli.up import no_cluster, state_in_use
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -48,6 +48,7 @@ def timeline(
     Each line has the controller or user behind it, and below it the write that caused the decision. The decision log of
     the state folder is enough: the cluster need not run.
     """
+    kinds_of(name)
     with command_errors():
         if recording is not None:
             found = _from_file(recording, name, namespace, generation, since)
@@ -100,7 +101,7 @@ def _from_log(
     from kedge.errors import NotFound
 
     if not decision_folders(folder):
-        raise NotFound(f"no cluster has run in {folder}: start one with `kedge up`, or give --state")
+        raise NotFound(no_cluster(folder))
     begin = datetime.now(UTC) - timedelta(seconds=since) if since is not None else None
     logged = logged_history(folder, keys_of(name, namespace))
     return timeline_of(name, namespace, logged, generation=generation, since=begin)
@@ -126,14 +127,22 @@ def timeline_of(
 
 
 def kinds_of(name: str) -> tuple[Kind, ...]:
-    """The kinds that an argument may mean, in the order in which they are tried."""
+    """The kinds that an argument may mean, in the order in which they are tried.
+
+    Raises:
+        UsageError: it names a kind that kedge does not have.
+    """
     from kedge.api.kinds import KINDS
     from kedge.api.wellknown import DEPLOYMENT_KIND, JOB_KIND, POD_KIND, REPLICA_SET_KIND
+    from kedge.errors import NotFound
 
     word, slash, _ = name.rpartition("/")
     if not slash:
         return tuple(KINDS.of_key_kind(each) for each in (POD_KIND, DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND))
-    return (KINDS.resolve(word),)
+    try:
+        return (KINDS.resolve(word),)
+    except NotFound as error:
+        raise click.UsageError(f"there is no kind {word!r} here: write it like pod/NAME or deployment/NAME") from error
 
 
 def keys_of(name: str, namespace: str) -> list[Key]:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from kedge.cli.resources.arguments import SELECTOR
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
 
 KINDS = {"node": "nodes", "nodes": "nodes", "no": "nodes", "pod": "pods", "pods": "pods", "po": "pods"}
@@ -16,7 +17,7 @@ KINDS = {"node": "nodes", "nodes": "nodes", "no": "nodes", "pod": "pods", "pods"
 @click.argument("what", type=click.Choice(sorted(KINDS)), metavar="nodes|pods")
 @click.argument("name", default="")
 @click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Every namespace.")
-@click.option("--selector", "-l", default="", help="Labels, such as app=web.")
+@click.option("--selector", "-l", type=SELECTOR, default="", help="Labels, such as app=web.")
 @click.option("--containers", is_flag=True, help="A row for each container of the pods.")
 @click.option("--sort-by", type=click.Choice(["cpu", "memory"]), help="The largest first.")
 @click.option("--no-headers", is_flag=True, help="Without the line of column names.")
@@ -34,6 +35,8 @@ def top(
     """Print usage as the nodes reported it last."""
     if containers and KINDS[what] == "nodes":
         raise click.UsageError("--containers is for pods: a node has none of its own")
+    if name and (selector or everywhere):
+        raise click.UsageError(f"a name goes with neither -l nor -A: leave out {name} or the others")
     from kedge.api.wellknown import METRICS_GROUP
     from kedge.cli.resources.output import format_rows
     from kedge.cli.resources.usage import node_usage_rows, pod_usage_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,6 +48,16 @@ def state_in_use(state: Path | None) -> Path:
         if each.name == KUBECONFIG and (each.parent / DECISIONS).is_dir():
             return each.parent
     return state or default_state()
+
+
+def with_state(command: str, state: Path) -> str:
+    """A command for this state folder, to be typed as it is: the default folder needs no option."""
+    return command if state == default_state() else f"{command} --state {shlex.quote(str(state.absolute()))}"
+
+
+def no_cluster(state: Path, start: str = "kedge up") -> str:
+    """The sentence about a state folder without a cluster, with the command that starts one there."""
+    return f"no cluster has run in {state}: start one with `{with_state(start, state)}`, or give another --state"
 
 
 @click.command()
@@ -99,7 +110,8 @@ def up(
         with command_errors(folder):
             _detach(folder, listen, nodes, otlp_endpoint)
     else:
-        with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up"):
+        stop = f"stop it with `{with_state('kedge down', folder)}` first"
+        with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up", next_step=stop):
             asyncio.run(_run(folder, host, port, nodes, limits, otlp_endpoint, quiet=quiet))
 
 
@@ -123,7 +135,10 @@ def _detach(folder: Path, listen: str, nodes: int, otlp_endpoint: str = "") -> N
     from kedge.errors import Unavailable
 
     if pid := holder_of(folder / UP_LOCK):
-        raise Unavailable(f"kedge up already runs on {folder} (process {pid}): stop it with `kedge down` first")
+        stop = with_state("kedge down", folder)
+        raise Unavailable(
+            f"kedge up already runs on {folder} (process {pid}): stop it with `{stop}` first, or use another --state"
+        )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [sys.executable, "-m", "kedge", "up", "--quiet", "--state", str(folder), "--listen", listen]
     if (file := current_config().path) is not None:
@@ -158,14 +173,13 @@ def _until_serving(started: subprocess.Popen[bytes], folder: Path) -> str:
 
 def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
     """Where it listens, and what to try next."""
-    chosen = "" if state == default_state() else f" --state {state.absolute()}"
     return (
         f"serving {cluster.url} with {nodes} nodes; state is in {state}\n"
         f"  export KUBECONFIG={cluster.kubeconfig.absolute()}\n"
         f"try in another terminal:\n"
         f"  kedge get nodes\n"
         f"  kedge up --demo\n"
-        f"  kedge down{chosen}"
+        f"  {with_state('kedge down', state)}"
     )
 
 
@@ -186,7 +200,8 @@ async def _run(
         click.echo(introduction(cluster, nodes, state), err=True)
         await follow_until(cluster, stop, quiet=quiet)
     left = cluster.processes_left
-    kept = f"{left} processes of pods keep running (kedge down stops them)" if left else "nothing keeps running"
+    down = with_state("kedge down", state)
+    kept = f"{left} processes of pods keep running (`{down}` stops them)" if left else "nothing keeps running"
     click.echo(f"stopped; {kept}", err=True)
 
 

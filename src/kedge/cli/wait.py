@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kedge.cli.resources.arguments import SELECTOR, check_targets
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
 from kedge.cli.resources.shell_completion import complete_objects
@@ -20,7 +21,7 @@ from kedge.cli.resources.shell_completion import complete_objects
     metavar="condition=C[=S] | jsonpath=T[=V] | create | delete",
     help="The condition.",
 )
-@click.option("--selector", "-l", default="", help="Wait for every object with these labels.")
+@click.option("--selector", "-l", type=SELECTOR, default="", help="Wait for every object with these labels.")
 @click.option("--all", "everything", is_flag=True, help="Wait for every object of the type in the namespace.")
 @click.option("--timeout", "timeout_s", type=DURATION, default="30s", show_default=True, help="How long.")
 @cluster_options
@@ -28,9 +29,12 @@ def wait(
     choice: ServerChoice, words: tuple[str, ...], until: str, selector: str, everything: bool, timeout_s: float
 ) -> None:
     """Wait, such as `kedge wait deploy/web --for=condition=Available --timeout=60s`. Exit code 1 if it takes longer."""
-    from kedge.cli.resources.wait_condition import wait_for
+    check_targets(words, selector=selector, everything=everything)
+    from kedge.cli.resources.wait_condition import condition_of, wait_for
+
+    condition = condition_of(until)
 
     async def work(session: Session) -> None:
-        await wait_for(session, words, until, selector=selector, everything=everything, timeout_s=timeout_s)
+        await wait_for(session, words, condition, selector=selector, timeout_s=timeout_s)
 
     run_session(choice, work)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kedge.cli.resources.arguments import wrong_values
 from kedge.cli.state_folder import command_errors
 from kedge.cli.timeline import keys_of, kinds_of
 from kedge.cli.up import state_in_use
@@ -70,6 +71,13 @@ def why(
     """
     if revision is not None and recording is None:
         raise click.UsageError("--revision goes with --recording: a running cluster is explained as it is now")
+    if changes:
+        from kedge.observe.readers.what_if import parse_change
+
+        with wrong_values():
+            for each in changes:
+                parse_change(each)
+    kinds_of(name)
     question = Question(name, namespace, generation, recheck, changes)
     with command_errors():
         if recording is not None:
@@ -155,7 +163,10 @@ def _what_if(
         if decision.scheduling is not None and decision.scheduling.choice is not None:
             last[decision.key] = decision
     if not last:
-        raise NotFound("no attempt to schedule it was kept, so there is none to run with other inputs")
+        raise NotFound(
+            "no attempt to schedule it was kept, so there is none to run with other inputs: open a window with"
+            " `kedge record start`, then wait for the next attempt"
+        )
     return what_if_lines(changes, texts, list(last.values()), recording, now)
 
 

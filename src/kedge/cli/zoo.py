@@ -70,6 +70,7 @@ def zoo(
     Exit code 0 if every entry was found and the unmodified control plane broke no invariant, 1 if not, 2 for a usage
     error.
     """
+    from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
     from kedge.sim.zoo import UnknownZooEntry, all_entries, entry_named, hunt_zoo, table
 
@@ -85,7 +86,7 @@ def zoo(
         return
     chosen = [] if clean_only else [entry.name for entry in entries]
     try:
-        with ZooProgress(len(chosen), beside, len(chosen) if compare else 0) as progress:
+        with known_targets(), ZooProgress(len(chosen), beside, len(chosen) if compare else 0) as progress:
             found = hunt_zoo(
                 chosen,
                 seeds=seeds,

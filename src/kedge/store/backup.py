@@ -204,7 +204,7 @@ def _sections(path: Path) -> Iterator[Section]:
                 raise Terminal(f"{path} was written by a newer kedge: upgrade kedge")
             yield section
     except BadKeptFile as error:
-        raise Terminal(str(error)) from error
+        raise Terminal(f"{error} (`kedge backup` writes those for a restore)") from error
 
 
 def _row(entry: Entry) -> _EntryRow:

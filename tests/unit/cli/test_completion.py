@@ -40,3 +40,19 @@ def test_verbs_are_suggested(shell: str) -> None:
     shown = kedge(_KEDGE_COMPLETE=f"{shell}_complete", COMP_WORDS="kedge desc", COMP_CWORD=current)
     assert "describe" in shown
     assert "apply" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        ("delete --dry", ["--dry-run"]),
+        ("delete --dry-run s", ["server"]),
+        ("drain --dis", ["--disable-eviction"]),
+        ("drain --dry-run c", ["client"]),
+        ("get --output-w", ["--output-watch-events"]),
+        ("get -o j", ["json", "jsonpath="]),
+    ],
+)
+def test_options_and_their_values_are_suggested(words: str, suggested: list[str]) -> None:
+    shown = kedge(_KEDGE_COMPLETE="bash_complete", COMP_WORDS=f"kedge {words}", COMP_CWORD=str(len(words.split())))
+    assert [line.partition(",")[2] for line in shown.splitlines()] == suggested

@@ -11,6 +11,7 @@ from kedge.cli.resources.sort_order import sorted_by
 from kedge.cli.resources.usage import node_usage_rows, pod_usage_rows
 from kedge.errors import (
     AlreadyExists,
+    BadRequest,
     Conflict,
     Invalid,
     NotFound,
@@ -36,6 +37,8 @@ def sent(error: OperatingError) -> OperatingError:
         (NotFound('pods "x" not found', key=Key("Pod", "a", "x")), "`kedge get pods -n a` lists those there are"),
         (NotFound('pods "x" not found', key=Key("Pod", "default", "x")), "`kedge get pods` lists those there are"),
         (NotFound("no such path"), "check the type and the name"),
+        (BadRequest('container "main" in pod "x" is waiting to start: PodInitializing'), "`kedge why x` explains it"),
+        (Unavailable("the store does not answer"), "in a moment"),
         (AlreadyExists('pods "x" already exists'), "use another name"),
         (Conflict("modified"), "run the command again"),
         (Invalid("spec.replicas: must not be negative"), "correct that"),

@@ -17,6 +17,7 @@ from tests.kit.process_nodes import POD, alive, keeper_pid, keeper_pids, start
 
 from kedge.agent.process import ProcessDriver
 from kedge.cli.state_folder import UP_LOCK, folder_lock, holder_of, stop_holder
+from kedge.cli.up import with_state
 from kedge.errors import Unavailable
 
 HOLDER = """
@@ -76,6 +77,29 @@ def test_up_twice_on_one_folder_is_refused(tmp_path: Path) -> None:
         code, text = kedge("up", "--state", str(tmp_path), "--listen", "127.0.0.1:0")
     assert code == 1
     assert f"process {holder.pid}" in text
+    assert f"stop it with `kedge down --state {tmp_path}` first" in text
+
+
+def test_up_in_the_background_twice_on_one_folder_is_refused(tmp_path: Path) -> None:
+    with held(tmp_path / UP_LOCK) as holder:
+        code, text = kedge("up", "--detach", "--state", str(tmp_path), "--listen", "127.0.0.1:0")
+    assert code == 1
+    assert f"process {holder.pid}" in text
+    assert f"stop it with `kedge down --state {tmp_path}` first" in text
+
+
+def test_a_command_for_a_folder_can_be_typed_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert with_state("kedge down", tmp_path / "kedge") == "kedge down"
+    assert with_state("kedge down", tmp_path / "a b") == f"kedge down --state '{tmp_path}/a b'"
+
+
+def test_a_restore_of_another_file_names_the_command_that_writes_backups(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear reader")
+    code, text = kedge("restore", str(tmp_path / "letter"), "--state", str(tmp_path / "state"))
+    assert code == 1
+    assert "letter is not a file that kedge kept" in text
+    assert "`kedge backup` writes those for a restore" in text
 
 
 @pytest.mark.parametrize("verb", ["up", "server"])

@@ -44,7 +44,7 @@ def test_the_state_folder_is_that_of_the_kubeconfig_in_use(tmp_path: Path, monke
 def test_without_a_cluster_it_names_the_command_that_starts_one(tmp_path: Path) -> None:
     done = CliRunner().invoke(why, ["web", "--state", str(tmp_path)])
     assert done.exit_code == 1
-    assert "start one with `kedge up`, or give --state" in done.output
+    assert f"start one with `kedge up --state {tmp_path}`, or give another --state" in done.output
 
 
 def owned(name: str, owner: Any, kind: str) -> dict[str, Any]:
@@ -68,6 +68,18 @@ async def test_the_pods_of_a_deployment_are_those_that_its_replica_sets_own() ->
     await create(POD_KIND, {"metadata": {"name": "web-stray"}, "spec": TEMPLATE["spec"]})
     answer = answer_about("web", "default", await evidence_from(client, Recording(), "default"))
     assert [each.about for each in answer.parts] == ["Pod/default/web-1-0"]
+
+
+@on_loop
+async def test_a_running_cluster_knows_every_node_so_a_missing_one_is_named() -> None:
+    env = system_env()
+    client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
+    await ensure_namespaces(client)
+    kind = client.kinds.of_key_kind(POD_KIND)
+    spec = {"nodeName": "nowhere", "containers": [{"name": "main", "image": "x"}]}
+    await client.create(kind, {"metadata": {"name": "lost"}, "spec": spec}, namespace="default")
+    answer = answer_about("lost", "default", await evidence_from(client, Recording(), "default"))
+    assert answer.sentence.startswith("lost names the node nowhere, which does not exist: ")
 
 
 @pytest.mark.parametrize("arguments", [["--revision", "3"], ["--recording", "no-such-file"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -135,6 +136,34 @@ def test_a_pod_that_was_bound_lacks_its_record_and_one_created_on_a_node_has_non
     ):
         found = made("Pod", "web-0", 5, metadata={"annotations": notes}, spec=spec, status=status)
         assert lines(why_pod(found, evidence()), "decision") == [expected]
+
+
+def test_a_pod_on_a_node_that_does_not_exist_has_that_in_its_first_sentence() -> None:
+    nodes = frozenset({"node-2"})
+    lost = pod_of(node="node-1", phase="Pending")
+    answer = why_pod(lost, replace(evidence(), node_names=nodes))
+    assert answer.sentence == (
+        "web-0 names the node node-1, which does not exist: register that node, or create the pod again without"
+        " spec.nodeName"
+    )
+    assert answer.tier is Tier.MISCONFIGURED
+    assert why_pod(lost, evidence()).sentence == "web-0 is pending on node-1", "a node may be unknown and exist"
+    assert "does not exist" not in why_pod(pod_of(node="node-2"), replace(evidence(), node_names=nodes)).sentence
+    ended = pod_of(node="node-1", phase="Succeeded")
+    assert why_pod(ended, replace(evidence(), node_names=nodes)).sentence == "web-0 is succeeded on node-1"
+    bound = made("Pod", "web-0", 5, metadata={"annotations": {BIND_ANNOTATION: "{}"}}, spec={"nodeName": "node-1"})
+    answer = why_pod(bound, replace(evidence(), node_names=nodes))
+    assert (
+        answer.sentence == "web-0 names the node node-1, which does not exist: it was bound there, and the node is gone"
+    )
+    assert answer.tier is Tier.BROKEN
+
+
+def test_a_recording_knows_every_node_only_with_the_state_that_it_begins_with() -> None:
+    node = made("Node", "node-1", 3)
+    whole = Recording(states=[StoreState(3, BEGAN, (node,))])
+    assert evidence_of(whole).node_names == frozenset({"node-1"})
+    assert evidence_of(Recording()).node_names is None
 
 
 def test_a_placed_pod_has_the_points_of_its_node_and_of_the_runners_up() -> None:

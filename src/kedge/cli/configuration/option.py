@@ -28,7 +28,7 @@ def config_option(command: Callable[..., None]) -> Callable[..., None]:
 
     return click.option(
         "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
         is_eager=True,
         expose_value=False,
         callback=_use,

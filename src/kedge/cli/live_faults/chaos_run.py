@@ -20,6 +20,7 @@ from kedge.cli.live import logged_records
 from kedge.cli.live_faults.live_state import LiveState, LiveView
 from kedge.cli.live_faults.live_steps import LIVE_VERBS
 from kedge.cli.live_history import HistoryRecorder
+from kedge.cli.up import no_cluster
 from kedge.client.contract import Client
 from kedge.client.http import HttpTransport, read_kubeconfig
 from kedge.env import Env
@@ -128,7 +129,7 @@ async def _recorded(recorder: HistoryRecorder, *, interrupted: bool) -> list[Com
 @asynccontextmanager
 async def _client(state: Path, env: Env) -> AsyncIterator[Client]:
     if not (state / "admin.kubeconfig").exists():
-        raise NotFound(f"no cluster has run in {state}: start one with `kedge up --detach`, or give --state")
+        raise NotFound(no_cluster(state, "kedge up --detach"))
     transport = HttpTransport(read_kubeconfig(state / "admin.kubeconfig"))
     try:
         yield Client(transport, env, component="chaos")

@@ -69,7 +69,7 @@ class Catalog:
             return members
         raise NotFound(f"the server has no resource type {word!r}: `kedge get --types` lists those it has")
 
-    def of_manifest(self, document: Mapping[str, Any], where: str) -> ResourceType:
+    def of_manifest(self, document: Mapping[str, Any]) -> ResourceType:
         """The type of a manifest.
 
         Raises:
@@ -81,7 +81,7 @@ class Catalog:
                 return each
         others = sorted({each.api_version for each in self.types if each.kind == wanted[1]})
         hint = f"use {', '.join(others)}" if others else "`kedge get --types` lists the kinds that it has"
-        raise NotFound(f"{where}: the server has no kind {wanted[1]!r} in {wanted[0]!r}: {hint}")
+        raise NotFound(f"the server has no kind {wanted[1]!r} in {wanted[0]!r}: {hint}")
 
 
 def catalog_of(documents: Iterable[Mapping[str, Any]]) -> Catalog:

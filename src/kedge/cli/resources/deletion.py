@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kedge.cli.resources.arguments import DRY_RUNS
 from kedge.cli.resources.session import IncompleteCommand, Session
 from kedge.cli.resources.targets import Target, targets
 from kedge.errors import NotFound
@@ -37,7 +38,7 @@ class Deletion:
         deleted = [(target, await self._delete(target)) for target in chosen]
         if not chosen:
             click.echo("No resources found.", err=True)
-        if self._options["wait"]:
+        if self._options["wait"] and self._options["dry_run"] == "none":
             await self._wait([(target, uid) for target, uid in deleted if uid])
 
     async def _delete(self, target: Target) -> str:
@@ -45,23 +46,33 @@ class Deletion:
         kind, namespace, name = target
         found = await self._session.find(kind, name, namespace)
         if found is None:
-            if self._options["ignore_not_found"]:
+            # With --all the object was there a moment ago: it is gone, as wanted.
+            if self._options["ignore_not_found"] or self._options["everything"]:
                 return ""
             raise NotFound(f'{kind.plural} "{name}" not found: `kedge get {kind.plural}` lists those there are')
         uid = str(found["metadata"]["uid"])
+        if self._options["dry_run"] != "client":
+            path = self._session.path(kind, name, namespace=namespace)
+            await self._session.rest.call("DELETE", path, body=self._delete_options(uid))
+        forced = "force deleted" if self._options["force"] else "deleted"
+        click.echo(f'{kind.label} "{name}" {forced}{DRY_RUNS[self._options["dry_run"]]}')
+        return uid
+
+    def _delete_options(self, uid: str) -> dict[str, Any]:
         body: dict[str, Any] = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
             "preconditions": {"uid": uid},
             "propagationPolicy": self._options["cascade"].capitalize(),
         }
-        grace_s = 0 if self._options["force"] else 1 if self._options["now"] else self._options["grace_s"]
-        if grace_s >= 0:
-            body["gracePeriodSeconds"] = grace_s
-        await self._session.rest.call("DELETE", self._session.path(kind, name, namespace=namespace), body=body)
-        forced = "force deleted" if self._options["force"] else "deleted"
-        click.echo(f'{kind.label} "{name}" {forced}')
-        return uid
+        if self._options["force"]:
+            body["gracePeriodSeconds"] = 0
+        elif self._options["now"] or self._options["grace_s"] >= 0:
+            # 0 removes the object while its process runs: only --force does that, as with kubectl.
+            body["gracePeriodSeconds"] = max(1, self._options["grace_s"])
+        if self._options["dry_run"] == "server":
+            body["dryRun"] = ["All"]
+        return body
 
     async def _wait(self, deleted: Sequence[tuple[Target, str]]) -> None:
         timeout_s = self._options["timeout_s"] or None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
+from kedge.cli.resources.arguments import existing_files
+
 FILES_OPTION = click.option(
     "--filename",
     "-f",
     "filenames",
     multiple=True,
     metavar="FILE|-|DIR",
+    callback=existing_files,
     help="Manifest, stdin, or a folder of manifests; may be repeated.",
 )
 

@@ -23,15 +23,17 @@ from kedge.errors import (
     Refused,
     TooLarge,
     TooManyRequests,
+    Unavailable,
 )
 
 _MISSING = re.compile(r'(?P<plural>[a-z0-9-]+)(?:\.[a-z0-9.-]+)? "[^"]*" not found')
+_WAITING = re.compile(r'container "[^"]*" in pod "(?P<pod>[^"]*)" is waiting to start\b.*', re.DOTALL)
 _STEPS: tuple[tuple[tuple[type[OperatingError], ...], str], ...] = (
     ((NotFound,), "check the type and the name"),
     ((AlreadyExists,), "use another name, or change the one that exists with `kedge apply`"),
     ((Conflict, Fenced, Refused, Compacted), "it changed in between: run the command again"),
     ((Invalid, BadRequest, TooLarge), "correct that, then run the command again"),
-    ((TooManyRequests, Lagged), "run the command again in a moment"),
+    ((TooManyRequests, Lagged, Unavailable), "run the command again in a moment"),
     ((OutcomeUnknown,), "look at the object: it may have been carried out"),
     ((MethodNotAllowed,), "use another verb for this type"),
 )
@@ -50,6 +52,8 @@ def _step(error: OperatingError) -> str:
         namespace = error.key.namespace if error.key is not None else ""
         where = f" -n {namespace}" if namespace not in ("", "default") else ""
         return f"`kedge get {found['plural']}{where}` lists those there are"
+    if waiting := _WAITING.fullmatch(error.message):
+        return f"`kedge why {waiting['pod']}` explains it"
     for classes, step in _STEPS:
         if isinstance(error, classes):
             return step

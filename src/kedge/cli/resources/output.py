@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from kedge.api.wellknown import META_GROUP
+from kedge.cli.resources.arguments import check_path
 from kedge.cli.resources.catalog import ResourceType
-from kedge.errors import Terminal
 
 TABLE = f"application/json;as=Table;v=v1;g={META_GROUP},application/json"
-FORMATS = "table|wide|json|yaml|name|jsonpath=TEMPLATE"
+OBJECT_FORMATS = ("json", "yaml", "name")
+TABLE_FORMATS = ("table", "wide")
 _GAP = "   "
 _STYLES = {
     "Running": "green",
@@ -26,17 +27,16 @@ _STYLES = {
 }
 
 
-def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--output", "-o", default="table", metavar=FORMATS, help="How to print.")(command)
-
-
-def check_output(output: str) -> None:
+def check_output(output: str, formats: Sequence[str] = (*TABLE_FORMATS, *OBJECT_FORMATS)) -> None:
     """
     Raises:
-        Terminal: there is no such format.
+        UsageError: there is no such format, or the template of a JSONPath is malformed.
     """
-    if output not in ("table", "wide", "json", "yaml", "name") and not output.startswith("jsonpath="):
-        raise Terminal(f"there is no output format {output!r}: use {FORMATS}")
+    word, _, template = output.partition("=")
+    if word == "jsonpath" and template:
+        check_path(template)
+    elif output not in formats:
+        raise click.UsageError(f"there is no output format {output!r}: use {', '.join(formats)} or jsonpath=TEMPLATE")
 
 
 def colours() -> bool:
@@ -96,6 +96,39 @@ def table_cells(
     return header, rows
 
 
+def format_table(
+    kind: ResourceType,
+    table: Mapping[str, Any],
+    definitions: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    *,
+    header: bool = True,
+    several: bool = False,
+    widths: list[int] | None = None,
+    event: str = "",
+) -> str:
+    """A Table of the server with the columns that `options` of `kedge get` add.
+
+    `several` puts the type before each name, and `event` is a column before all others.
+    """
+    namespaces = options["everywhere"] and kind.namespaced
+    names, rows = table_cells(
+        table,
+        definitions,
+        wide=options["output"] == "wide",
+        namespaces=namespaces,
+        labels=options["show_labels"],
+        label_columns=[name for each in options["label_columns"] for name in each.split(",")],
+    )
+    if several:
+        place = 1 if namespaces else 0
+        for row in rows:
+            row[place] = f"{kind.label}/{row[place]}"
+    if event:
+        names, rows = ["EVENT", *names], [[event, *row] for row in rows]
+    return format_rows(names if header and not options["no_headers"] else None, rows, widths)
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "<none>"
@@ -110,15 +143,32 @@ def print_objects(output: str, objects: Sequence[tuple[ResourceType, Mapping[str
         for kind, body in objects:
             click.echo(f"{kind.label}/{body['metadata']['name']}")
     elif output.startswith("jsonpath="):
-        from kedge.cli.resources.jsonpath import JsonPath
-
-        click.echo(JsonPath(output.removeprefix("jsonpath=")).text(document), nl=False)
+        _print_path(output, document)
     elif output == "yaml":
         click.echo(as_yaml(document), nl=False)
     else:
         import json
 
         click.echo(json.dumps(document, indent=4, ensure_ascii=False))
+
+
+def print_event(output: str, event: str, body: Mapping[str, Any]) -> None:
+    """Print a watch event with its object: JSON on one line, YAML or a JSONPath."""
+    document = {"type": event, "object": body}
+    if output == "json":
+        import json
+
+        click.echo(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+    elif output == "yaml":
+        click.echo(as_yaml(document), nl=False)
+    else:
+        _print_path(output, document)
+
+
+def _print_path(output: str, document: Any) -> None:
+    from kedge.cli.resources.jsonpath import JsonPath
+
+    click.echo(JsonPath(output.removeprefix("jsonpath=")).text(document), nl=False)
 
 
 def as_yaml(document: Any) -> str:

@@ -10,7 +10,7 @@ import click
 
 from kedge.api.wellknown import DEFAULT_CONTAINER, SERVICE_KIND
 from kedge.cli.resources.catalog import ResourceType
-from kedge.cli.resources.session import IncompleteCommand, Session, missing_name, references
+from kedge.cli.resources.session import IncompleteCommand, Session, references
 from kedge.errors import Terminal
 
 POLL_S = 0.2
@@ -95,8 +95,6 @@ async def chosen_pod(session: Session, word: str, rank: Rank, *, within_s: float
     if "/" not in word:
         return await session.get(pods, word), 1
     ((kind, name),) = await references(session, [word])
-    if not name:
-        raise missing_name(kind)
     body = await session.get(kind, name)
     if kind.plural == pods.plural and not kind.group:
         return body, 1

@@ -12,7 +12,7 @@ import click
 from kedge.api.wellknown import CHANGE_CAUSE, DEPLOYMENT_REVISION, RESTARTED_AT
 from kedge.cli.resources.catalog import ResourceType
 from kedge.cli.resources.output import as_yaml, format_rows
-from kedge.cli.resources.session import IncompleteCommand, Session, missing_name, references
+from kedge.cli.resources.session import IncompleteCommand, Session, references
 from kedge.errors import NotFound, Terminal
 
 TEMPLATE_HASH = "pod-template-hash"
@@ -59,12 +59,15 @@ class RolloutVerbs:
         self._kind: ResourceType | None = None
 
     async def names(self, words: Sequence[str]) -> list[str]:
+        """The Deployments that arguments name.
+
+        Raises:
+            UsageError: one is of another type.
+        """
         found = await references(self._session, words)
-        for kind, name in found:
+        for kind, _ in found:
             if kind.kind != "Deployment":
-                raise Terminal(f"a {kind.kind} has no rollout: name a Deployment, such as deployment/web")
-            if not name:
-                raise missing_name(kind)
+                raise click.UsageError(f"a {kind.kind} has no rollout: name a Deployment, such as deployment/web")
             self._kind = kind
         return [name for _, name in found]
 
@@ -113,7 +116,9 @@ class RolloutVerbs:
         revisions = await self._revisions(name)
         if not revision:
             if len(revisions) < 2:
-                raise NotFound(f"deployment/{name} has no revision before its newest: nothing to go back to")
+                raise NotFound(
+                    f"deployment/{name} has no revision before its newest: `kedge apply` changes its template"
+                )
             revision = sorted(revisions)[-2]
         template = _without_hash(_chosen(revisions, revision, name)["spec"]["template"])
         if template == _without_hash(deployment["spec"]["template"]):
@@ -143,7 +148,9 @@ class RolloutVerbs:
         word = "paused" if paused else "resumed"
         deployment = await self._session.get(self.kind, name)
         if bool(deployment["spec"].get("paused")) == paused:
-            raise Terminal(f"deployment/{name} is already {word}")
+            state = "already paused" if paused else "not paused"
+            other = "resume" if paused else "pause"
+            raise Terminal(f"deployment/{name} is {state}: `kedge rollout {other} deployment/{name}` changes that")
         await self._session.patch(self.kind, name, {"spec": {"paused": True if paused else None}})
         click.echo(f"{self.kind.label}/{name} {word}")
 
@@ -162,8 +169,9 @@ class RolloutVerbs:
 
 def _chosen(revisions: Mapping[int, dict[str, Any]], revision: int, name: str) -> dict[str, Any]:
     if revision not in revisions:
-        there = ", ".join(map(str, sorted(revisions))) or "none"
-        raise NotFound(f"deployment/{name} has no revision {revision}: there are {there}")
+        there = ", ".join(map(str, sorted(revisions)))
+        step = f"use one of {there}" if there else "none is kept, so apply the manifest that you want instead"
+        raise NotFound(f"deployment/{name} has no revision {revision}: {step}")
     return revisions[revision]
 
 

@@ -19,6 +19,7 @@ import click
 
 from kedge.api.wellknown import DISCOVERY_GROUP
 from kedge.cli.kubeconfig_option import kubeconfig_files
+from kedge.cli.resources.arguments import check_words
 from kedge.cli.resources.next_steps import with_next_step
 from kedge.errors import Forbidden, KedgeError, NotFound, Terminal, Unauthorized, Unavailable
 
@@ -48,15 +49,20 @@ class ServerChoice:
         """The kubeconfig files; several only if `KUBECONFIG` lists several.
 
         Raises:
+            UsageError: the file that is named is not there.
             NotFound: there is none.
         """
-        from kedge.cli.up import default_state
+        from kedge.cli.up import default_state, no_cluster
 
-        named = self.kubeconfig or (self.state / "admin.kubeconfig" if self.state is not None else None)
-        if named is not None:
-            if not named.is_file():
-                raise NotFound(f"there is no kubeconfig {named}: start a cluster with `kedge up`, or name another file")
-            return (named,)
+        if self.kubeconfig is not None:
+            if not self.kubeconfig.is_file():
+                raise click.UsageError(f"there is no kubeconfig {self.kubeconfig}: name another, or start a `kedge up`")
+            return (self.kubeconfig,)
+        if self.state is not None:
+            own = self.state / "admin.kubeconfig"
+            if not own.is_file():
+                raise NotFound(no_cluster(self.state))
+            return (own,)
         if listed := kubeconfig_files(os.environ.get("KUBECONFIG", "")):
             return listed
         for each in (default_state() / "admin.kubeconfig", Path.home() / ".kube" / "config"):
@@ -68,11 +74,21 @@ class ServerChoice:
         """The server and the identity for it.
 
         Raises:
+            UsageError: the kubeconfig or the context that is named is not there.
             NotFound: there is no kubeconfig.
+            Terminal: the kubeconfig cannot be used.
         """
         from kedge.client.http import read_kubeconfig
+        from kedge.client.http.kubeconfig import KubeconfigFiles
 
-        return read_kubeconfig(*self.paths(), context=self.context)
+        paths = self.paths()
+        if self.context:
+            files = KubeconfigFiles(paths)
+            try:
+                files.named("contexts", self.context)
+            except Terminal as error:
+                raise click.UsageError(str(error)) from error
+        return read_kubeconfig(*paths, context=self.context)
 
 
 class Session:
@@ -131,10 +147,12 @@ class Session:
         subresource: str = "",
         patch_type: str = "merge",
         namespace: str | None = None,
+        dry_run: bool = False,
     ) -> dict[str, Any]:
         found: dict[str, Any] = await self.rest.call(
             "PATCH",
             self.path(kind, name, subresource, namespace),
+            query={"dryRun": "All"} if dry_run else None,
             body=body,
             content_type=f"application/{patch_type}-patch+json",
         )
@@ -153,7 +171,10 @@ async def open_session(choice: ServerChoice) -> AsyncIterator[Session]:
     except Unavailable as error:
         if error.from_server:
             raise
-        raise Unavailable(f"{error}: is the cluster up? `kedge up` starts a local one") from error
+        from kedge.cli.up import with_state
+
+        start = with_state("kedge up", choice.state) if choice.state is not None else "kedge up"
+        raise Unavailable(f"{error}: is the cluster up? `{start}` starts a local one") from error
     except Unauthorized as error:
         raise Unauthorized(
             f"{address.url} does not accept this identity ({error}): use another --kubeconfig"
@@ -208,23 +229,17 @@ def command_sentences() -> Iterator[None]:
         raise SystemExit(0) from None
 
 
-def missing_name(kind: ResourceType) -> Terminal:
-    return Terminal(f"name a {kind.kind} ({kind.plural} NAME or {kind.singular}/NAME), or select with -l")
-
-
 async def references(session: Session, words: Iterable[str]) -> list[tuple[ResourceType, str]]:
     """Arguments as pairs of type and name: `TYPE`, `TYPE NAME...`, `TYPE/NAME...`, `TYPE,TYPE`. No name is "".
 
     Raises:
-        Terminal: both forms are mixed, or no type is named.
+        UsageError: both forms are mixed, or no type is named.
+        NotFound: the server has no such type.
     """
     words = list(words)
-    if not words:
-        raise Terminal("name a resource type, such as pods: `kedge get --types` lists those of the server")
+    check_words(words)
     catalog = await session.catalog()
     if any("/" in word for word in words):
-        if mixed := [word for word in words if "/" not in word]:
-            raise Terminal(f"{mixed[0]!r} has no type: write every argument as TYPE/NAME, or none of them")
         pairs = [word.split("/", 1) for word in words]
         return [(catalog.resolve(word)[0], name) for word, name in pairs]
     kinds = [kind for word in words[0].split(",") for kind in catalog.resolve(word)]

@@ -24,6 +24,17 @@ def complete_pods(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [] if ctx.params.get(param.name or "") else _complete(ctx, ["pods"], incomplete)
 
 
+def complete_output(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The formats of `kedge get -o`."""
+    del ctx, param
+    from click.shell_completion import CompletionItem
+
+    from kedge.cli.resources.output import OBJECT_FORMATS, TABLE_FORMATS
+
+    formats = (*TABLE_FORMATS, *OBJECT_FORMATS, "jsonpath=")
+    return [CompletionItem(each) for each in formats if each.startswith(incomplete)]
+
+
 def _complete(ctx: click.Context, taken: list[str], incomplete: str) -> list[CompletionItem]:
     import asyncio
 
@@ -31,7 +42,7 @@ def _complete(ctx: click.Context, taken: list[str], incomplete: str) -> list[Com
 
     try:
         return asyncio.run(_suggestions(ctx, taken, incomplete))
-    except (KedgeError, OSError, TimeoutError):
+    except (KedgeError, click.ClickException, OSError, TimeoutError):
         return []
 
 

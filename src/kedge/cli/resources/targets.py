@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kedge.cli.resources.arguments import check_targets
 from kedge.cli.resources.catalog import ResourceType
 from kedge.cli.resources.manifests import read_manifests
-from kedge.cli.resources.session import Session, missing_name, references
-from kedge.errors import Terminal
+from kedge.cli.resources.session import Session, references
+from kedge.errors import NotFound
 
 
 class Target(NamedTuple):
@@ -29,12 +30,16 @@ async def manifest_targets(session: Session, filenames: Sequence[str], *, recurs
 
     Raises:
         BadRequest: a file is no manifest.
+        NotFound: the server has no such kind.
     """
     catalog = await session.catalog()
     found = []
     for each in read_manifests(filenames, recursive=recursive):
         metadata = each.body["metadata"]
-        kind = catalog.of_manifest(each.body, each.where)
+        try:
+            kind = catalog.of_manifest(each.body)
+        except NotFound as error:
+            raise NotFound(f"{each.where}: {error}") from error
         found.append(Target(kind, str(metadata.get("namespace") or session.namespace), str(metadata["name"])))
     return found
 
@@ -51,22 +56,17 @@ async def targets(
     """The objects that names, labels or manifests choose.
 
     Raises:
-        Terminal: nothing is chosen, or in two ways at once.
+        UsageError: nothing is chosen, or in two ways at once.
         BadRequest: a file is no manifest.
     """
+    check_targets(words, filenames, selector=selector, everything=everything)
     if filenames:
-        if words:
-            raise Terminal("choose objects by manifest or by name, not both: leave out -f or the names")
         return await manifest_targets(session, filenames, recursive=recursive)
     found: list[Target] = []
     for kind, name in await references(session, words):
-        if name and selector:
-            raise Terminal(f"{kind.label}/{name} is chosen by its name: leave out -l or the name")
         if name:
             found.append(Target(kind, session.namespace, name))
             continue
-        if not selector and not everything:
-            raise missing_name(kind)
         listed = await session.list(kind, {"labelSelector": selector} if selector else {})
         found += [Target(kind, session.namespace, each["metadata"]["name"]) for each in listed]
     return found

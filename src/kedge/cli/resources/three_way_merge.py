@@ -39,7 +39,7 @@ async def apply_manifest(session: Session, manifest: Manifest, *, dry_run: str) 
         BadRequest: the manifest is for another namespace than the one asked for.
         Conflict: the object changes too often.
     """
-    kind = (await session.catalog()).of_manifest(manifest.body, manifest.where)
+    kind = (await session.catalog()).of_manifest(manifest.body)
     name = manifest.body["metadata"]["name"]
     namespace = str(manifest.body["metadata"].get("namespace") or session.namespace)
     wanted = with_last_applied(manifest.body, namespace if kind.namespaced else "")
@@ -90,7 +90,7 @@ def with_last_applied(body: dict[str, Any], namespace: str) -> dict[str, Any]:
         metadata["namespace"] = namespace
     annotations = metadata.get("annotations")
     if annotations is not None and not isinstance(annotations, dict):
-        raise BadRequest(f"{wanted['kind']} {metadata['name']}: metadata.annotations must be a map")
+        raise BadRequest(f"{wanted['kind']} {metadata['name']}: write metadata.annotations as a map of texts")
     metadata["annotations"] = {each: value for each, value in (annotations or {}).items() if each != LAST_APPLIED}
     text = json.dumps(wanted, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&":  # as Go writes JSON: kubectl must find the same text

@@ -116,14 +116,24 @@ def with_servers(address: ServerAddress, urls: Sequence[str]) -> list[ServerAddr
     """
     found: list[ServerAddress] = []
     for url in urls:
-        parts = urlsplit(url)
-        try:
-            port = parts.port or 443
-        except ValueError:
-            port = 0
-        if parts.scheme != "https" or not parts.hostname or not port or parts.path.strip("/"):
-            raise Terminal(f"--server {url} is not an address such as https://server-1.example.com:6443")
+        host, port = parse_server(url)
         if address.tls is None:
             raise Terminal("--server needs a kubeconfig with certificates: its server is an http address")
-        found.append(replace(address, host=parts.hostname, port=port))
+        found.append(replace(address, host=host, port=port))
     return found or [address]
+
+
+def parse_server(url: str) -> tuple[str, int]:
+    """Host and port of an API server.
+
+    Raises:
+        Terminal: it is not an https URL.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 443
+    except ValueError:
+        port = 0
+    if parts.scheme != "https" or not parts.hostname or not port or parts.path.strip("/"):
+        raise Terminal(f"--server {url} is not an address such as https://server-1.example.com:6443")
+    return parts.hostname, port

@@ -87,9 +87,10 @@ def _document(path: Path) -> Mapping[str, Any]:
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError) as error:
-        raise Terminal(f"{path} cannot be read as a kubeconfig: {error}") from error
+        why = " ".join(str(error).split())
+        raise Terminal(f"{path} cannot be read as a kubeconfig ({why}): name another with --kubeconfig") from error
     if not isinstance(config, Mapping):
-        raise Terminal(f"{path} is not a kubeconfig: it needs clusters, users and contexts")
+        raise Terminal(f"{path} is not a kubeconfig, which has clusters, users and contexts: give another")
     return config
 
 

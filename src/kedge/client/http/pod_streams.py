@@ -104,18 +104,26 @@ def _refusal(body: bytes, code: int) -> OperatingError:
 class ExecSocket:
     """The WebSocket of one command."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, protocol: ClientProtocol) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        protocol: ClientProtocol,
+        frames: Sequence[Frame] = (),
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._protocol = protocol
+        self._frames = list(frames)
+        """Frames that arrived together with the answer to the handshake."""
         self._message = b""
 
     async def messages(self) -> AsyncIterator[tuple[int, bytes]]:
         """Messages with their channel, until the server closes."""
         while True:
-            for frame in self._protocol.events_received():
-                if not isinstance(frame, Frame):
-                    continue
+            frames, self._frames = self._frames, []
+            frames += [each for each in self._protocol.events_received() if isinstance(each, Frame)]
+            for frame in frames:
                 if frame.opcode is Opcode.CLOSE:
                     return
                 message = self._take(frame)
@@ -172,11 +180,13 @@ async def open_exec(
                 protocol.receive_data(data)
             else:
                 protocol.receive_eof()
-        response = next((each for each in protocol.events_received() if isinstance(each, Response)), None)
-        if protocol.state is not State.OPEN:
+        events = protocol.events_received()
+        response = next((each for each in events if isinstance(each, Response)), None)
+        # A command that cannot be started ends at once: its last frames may come with the answer, and close the socket.
+        if response is None or protocol.handshake_exc is not None:
             code = response.status_code if response is not None else 502
             raise _refusal(bytes(response.body) if response is not None and response.body else b"", code)
-        yield ExecSocket(reader, writer, protocol)
+        yield ExecSocket(reader, writer, protocol, [each for each in events if isinstance(each, Frame)])
 
 
 def exit_code_of(status: Mapping[str, Any]) -> int:

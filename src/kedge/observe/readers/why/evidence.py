@@ -52,6 +52,8 @@ class ClusterEvidence:
     """The write behind a condition of an object."""
     totals: KeptTotals | None = None
     """All decisions that were kept, where `decisions` are only those about some objects."""
+    node_names: frozenset[str] | None = None
+    """Every node that exists; None where the evidence may lack some."""
     newest_write: Callable[[str, Revision, datetime], RecordedWrite | None] | None = None
     """The newest write to a kind after a revision and until a time, where `writes` does not have all of them."""
 
@@ -155,7 +157,12 @@ def evidence_of(recording: Recording, *, revision: Revision | None = None) -> Cl
         recording.coverages,
         partial(_nodes_at, recording),
         lambda found, name: write_in_history(found, name, recording.states, commits),
+        node_names=_node_names(objects) if recording.states and not missing else None,
     )
+
+
+def _node_names(objects: Iterable[Key]) -> frozenset[str]:
+    return frozenset(key.name for key in objects if key.kind == NODE_KIND)
 
 
 def _nodes_at(recording: Recording, revision: Revision) -> Sequence[str]:

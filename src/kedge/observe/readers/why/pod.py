@@ -48,7 +48,7 @@ def explain_pod(pod: Object, evidence: ClusterEvidence) -> Answer:
     last = attempts[-1] if attempts else None
     preempted = preemptions(str(pod.key), evidence.decisions)
     if view.spec.node_name:
-        sentence, tier = _placed(view, preempted)
+        sentence, tier = _without_node(view, evidence) or _placed(view, preempted)
     else:
         sentence, tier = _pending(pod, view, last, evidence)
     lines = [
@@ -99,6 +99,17 @@ def is_ready(pod: Object) -> bool:
 
 
 # -- the sentence --------------------------------------------------------------------------------------
+
+
+def _without_node(view: PodView, evidence: ClusterEvidence) -> tuple[str, Tier] | None:
+    """The answer about a pod whose node does not exist; None if the node does, or if the pod has ended."""
+    node = view.spec.node_name
+    if evidence.node_names is None or node in evidence.node_names or view.finished:
+        return None
+    sentence = f"{view.name} names the node {node}, which does not exist"
+    if BIND_ANNOTATION in view.metadata.annotations:
+        return f"{sentence}: it was bound there, and the node is gone", Tier.BROKEN
+    return f"{sentence}: register that node, or create the pod again without spec.nodeName", Tier.MISCONFIGURED
 
 
 def _placed(view: PodView, preempted: Sequence[Decision]) -> tuple[str, Tier]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from kedge.api.wellknown import RESERVATION_KIND
+from kedge.cli.kept_decisions import recheck_decisions
 from kedge.controllers.replicaset.controller import ReplicaSetReconciler
 from kedge.env import system_env
 from kedge.kept import BadKeptFile
 from kedge.observe.readers.recording import Recording, read_recording
+from kedge.observe.records import PROCESS_ENDED, UNDER_WAY
 from kedge.runtime.cache.kept_log import KeptLogs
-from kedge.runtime.recheck import ReceivedEvidence, recheck
+from kedge.runtime.recheck import CutOff, ReceivedEvidence, recheck
 from kedge.scheduler.report.recheck import recheck_attempt
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import Simulation, SimulationTarget, make_artefact, read_artefact, write_artefact
@@ -72,10 +76,30 @@ def test_every_record_in_the_file_is_rechecked_from_the_file_alone(kept_file: Pa
         if decision.scheduling is not None:
             attempts += recheck_attempt(decision, logs, env)
         elif decision.controller == "replicaset":
-            asyncio.run(recheck(decision, ReplicaSetReconciler(env), ReceivedEvidence(logs), env))
+            with pytest.raises(CutOff) if decision.cut_off else nullcontext():
+                asyncio.run(recheck(decision, ReplicaSetReconciler(env), ReceivedEvidence(logs), env))
             reconciles += 1
     assert attempts >= 2
     assert reconciles >= 1
+
+
+def test_the_decision_of_a_crashed_leader_is_in_the_file_with_its_reads(tmp_path: Path) -> None:
+    """Its write was committed and its reply was lost. No process has its record; the recording has it."""
+    path = keep_run(run_scenario(load_scenario("duplicate-reservation"), keep=True), tmp_path)
+    found, env = read_recording(path), system_env()
+    writer = next(
+        each.origin.decision
+        for commit in found.commits
+        for each in commit.written
+        if each.key.name == "recovery-42" and each.key.kind == RESERVATION_KIND
+    )
+    (cut,) = (each for each in found.decisions if each.id == writer)
+    assert (cut.result, cut.cut_off) == ("", PROCESS_ENDED)
+    assert [(each.verb, each.outcome) for each in cut.calls] == [("reserve", UNDER_WAY)]
+    assert {each.cache for each in cut.reads} >= {"Node", "Pod", RESERVATION_KIND}
+    assert recheck_attempt(cut, KeptLogs(found.received, cut.process, env.limits).at(cut.marks), env)
+    report = asyncio.run(recheck_decisions(found.decisions, found))
+    assert not report.differences
 
 
 def test_a_file_cut_short_gives_the_beginning_of_the_timeline_and_states_the_gap(kept_file: Path) -> None:

@@ -92,7 +92,9 @@ LESSONS = {
     ("duplicate-reservation", ""): (
         "ReplicaSet risk-api changed: 1 replicas of risk-api:v4, generation 42",
         "delay watch of ResourceQuota by 8s",
-        "Reservation res-a created for replica-042 on node-b7",
+        "decided    chose node-b7 of 1 feasible nodes by policy v5 for Pod risk/replica-042; read Node@",
+        "cut off    reserve Reservation risk/recovery-42 was sent; its process ended before the reply",
+        "Reservation res-a created for replica-042 on node-b7; read Node@",
         "the reply to reserve Reservation risk/recovery-42 by default-scheduler",
         "no answer to reserve Reservation risk/recovery-42 by default-scheduler",
         "restart leader default-scheduler",

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -157,6 +158,10 @@ def with_logged(evidence: ClusterEvidence, logged: Recording, search: LogSearch)
             return None
         return RecordedWrite(found.call.reply[0].key, found.call.revision, found.at, found.call.reply[0].origin)
 
+    @cache
+    def has_record(decision_id: str) -> bool:
+        return search.decision(decision_id) is not None
+
     return replace(
         evidence,
         decisions=logged.decisions,
@@ -165,6 +170,7 @@ def with_logged(evidence: ClusterEvidence, logged: Recording, search: LogSearch)
         coverages=logged.coverages,
         totals=logged.totals,
         newest_write=newest_write,
+        has_record=has_record,
     )
 
 

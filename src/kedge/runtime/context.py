@@ -18,7 +18,7 @@ import msgspec
 from kedge.api.event_bodies import NORMAL, WARNING
 from kedge.api.field_notes import FieldNotes, plain_object
 from kedge.api.holds import active_hold
-from kedge.api.intents import intent_of
+from kedge.api.intents import Intent, intent_of
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import (
@@ -54,6 +54,7 @@ from kedge.errors import (
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.observe.records import (
+    UNDER_WAY,
     Budget,
     CacheRead,
     Call,
@@ -112,6 +113,9 @@ class Context:
         self._fence = fence
         self._began_s = env.monotonic()
         self._calls = 0
+        self._under_way: dict[str, tuple[Intent, bytes, float]] = {}
+        """Requests without a reply, by operation id: intent, its body in bytes, and when it was sent. Empty if nothing
+        is recorded."""
         self._random: random.Random | None = None
         self._own = f"{decision.controller}:"
         self._saw = 0
@@ -332,6 +336,14 @@ class Context:
         """Used by the controller: check the staleness bound that its spec declares for every decision."""
         self._check_fresh(kind, max_age_s, declared=True)
 
+    def record_so_far(self) -> Decision:
+        """Used by the controller: the record of a decision that has not ended, with the requests under way."""
+        sent = [
+            Call(intent.verb, intent.key, body, intent.check, operation, began_s - self._began_s, 0.0, UNDER_WAY)
+            for operation, (intent, body, began_s) in self._under_way.items()
+        ]
+        return msgspec.structs.replace(self._decision, steps=[*self._decision.steps, *sent])
+
     def end(self) -> RunEffects:
         """Used by the controller: end the decision. Returns the effects of the run, for the loop detector."""
         self._ended = True
@@ -406,8 +418,10 @@ class Context:
         began_s = self._env.monotonic()
         reply = NO_REPLY
         error: OperatingError | None = None
-        # A copy: the caller may change the body and use it for its next call.
-        body = b"" if self._steps is None else encode_intent(intent.body)
+        body = b""
+        if self._steps is not None:
+            body = encode_intent(intent.body)  # a copy: the caller may change it and use it for its next call
+            self._under_way[operation] = (intent, body, began_s)
         try:
             reply = read(await send(self._stamped(request, operation)), operation)
         except OperatingError as failed:
@@ -420,6 +434,7 @@ class Context:
         finally:
             self._settle(request, intent.key, reply, error)
             if self._steps is not None:
+                del self._under_way[operation]
                 self._steps.append(
                     Call(
                         intent.verb,

@@ -115,6 +115,10 @@ class Controller:
         """Keys whose floors were not met in time: their next run fails with this error."""
         self._awaiting: dict[Key, asyncio.Task[None]] = {}
         """Keys that wait for their floors."""
+        self._running: dict[str, Context] = {}
+        """By decision id: the runs in progress, if they are recorded."""
+        if self.recorder is not None:
+            self.recorder.add_unfinished(lambda: [each.record_so_far() for each in self._running.values()])
         self._runs = 0
         self._failures = 0
         self._working = False
@@ -403,6 +407,8 @@ class Controller:
             self._end(item, ctx, decision, outcome)
 
     async def _reconcile(self, ctx: Context, key: Key) -> Action:
+        if self.recorder is not None:
+            self._running[ctx.decision] = ctx
         behind = self._behind.pop(key, None)
         if behind is not None:
             ctx.hold_back(behind)
@@ -429,6 +435,7 @@ class Controller:
             self._events.note(note, decision=decision.id, fence=ctx.fence)
         log_decision(self._env.log, decision)
         if self.recorder is not None:
+            self._running.pop(decision.id, None)
             self.recorder.take(decision, self._pin)
 
     def _pin_marks(self, decision: Decision) -> Sequence[Callable[[], None]]:

@@ -24,6 +24,8 @@ from kedge.env import Env
 from kedge.errors import Compacted, InvariantBroken, KedgeError, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
 from kedge.observe.records import (
+    PROCESS_ENDED,
+    UNDER_WAY,
     AdmissionAct,
     Budget,
     CacheRead,
@@ -45,7 +47,7 @@ _Answer = TypeVar("_Answer")
 
 
 class CutOff(KedgeError):
-    """The process ended during the decision, so its record has no result. The steps that it has agree.
+    """The process, or the recording, ended during the decision: its record has no result. The steps that it has agree.
 
     Read the objects to see which of its requests took effect.
     """
@@ -104,7 +106,7 @@ async def recheck(decision: Decision, reconciler: Reconciler, evidence: Evidence
     Raises:
         ReplayDiverged: the second run differs; the message names the step and the difference.
         Compacted: the objects it read are no longer known. Keep the record, or its log, for longer.
-        CutOff: the record ends with the process that made it, and agrees up to there.
+        CutOff: the record ends before the decision does, and agrees up to there.
     """
     if _can_run(decision):
         replay = _Replay(decision)
@@ -262,9 +264,8 @@ class _Replay:
 
     def cut_off(self) -> CutOff:
         decision = self.decision
-        return CutOff(
-            f"decision {decision.id} about {decision.key} was cut off after step {self._place}: its process ended"
-        )
+        why = decision.cut_off or PROCESS_ENDED
+        return CutOff(f"decision {decision.id} about {decision.key} was cut off after step {self._place}: {why}")
 
     def fail(self, error: _Failure) -> _Failure:
         if self.failure is None:
@@ -331,6 +332,8 @@ class _RecordedContext(Context):
 
     def _draw_seed(self) -> int:
         seed = self._replay.decision.seed
+        if seed is None and not self._replay.decision.result and self._replay.peek() is None:
+            raise self._replay.fail(self._replay.cut_off())
         if seed is None:
             self._replay.diverge("it drew a random number, but the record has none")
         return seed
@@ -371,6 +374,8 @@ class _RecordedContext(Context):
         for field, now, then in zip(Intent._fields, intent, was, strict=True):
             if now != then:
                 self._replay.diverge(f"its {step.verb} of {step.key} has {field} {now!r}, but had {then!r}")
+        if step.outcome == UNDER_WAY:
+            raise self._replay.fail(self._replay.cut_off())
         if step.error is not None:
             raise from_status(step.error)
         if step.outcome == "cancelled":

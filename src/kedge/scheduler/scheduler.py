@@ -192,6 +192,7 @@ class Scheduler:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._binder.cancel_all()
+            self._attempts.end_term()
             self.cluster_state.forget_all()
             for queued in self.queue:
                 if queued.stage is QueueStage.IN_FLIGHT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.kit.records import BEGAN, call, decision, made, read
@@ -10,6 +11,7 @@ from kedge.api.objects import Object
 from kedge.keys import Key, Origin
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.why import ClusterEvidence, ConditionWrite, asking, evidence_of, why_pod, write_in_decisions
+from kedge.observe.readers.why.conditions import NO_RECORD
 from kedge.observe.records import AdmissionAct, AdmittedWrite, CommitRecord, Decision, PodAct, PodRun, StoreState
 
 POD = Key("Pod", "default", "web-0")
@@ -37,9 +39,21 @@ def history(*versions: Object, start: tuple[Object, ...] = ()) -> Recording:
 
 def test_in_a_history_each_condition_names_the_version_and_the_decision_that_wrote_it() -> None:
     assert lines_of(evidence_of(history(FIRST, SECOND, THIRD))) == [
-        "PodScheduled=True; written at revision 5 by default-scheduler, decision default-scheduler:p:1",
-        "Ready=True; written at revision 9 by agent-node-1, decision agent-node-1:p:2",
+        f"PodScheduled=True; written at revision 5 by default-scheduler, decision default-scheduler:p:1{NO_RECORD}",
+        f"Ready=True; written at revision 9 by agent-node-1, decision agent-node-1:p:2{NO_RECORD}",
     ]
+
+
+def test_a_decision_that_was_cut_off_or_not_kept_is_shown_without_a_record() -> None:
+    whole = history(FIRST, SECOND, THIRD)
+    whole.decisions.append(decision("default-scheduler:p:1", key=POD))
+    scheduled, ready = lines_of(evidence_of(whole))
+    assert scheduled.endswith("decision default-scheduler:p:1")
+    assert ready.endswith("decision agent-node-1:p:2 (no record here: it was cut off or not kept)")
+    part = replace(evidence_of(whole), has_record=lambda found: found == "agent-node-1:p:2")
+    scheduled, ready = lines_of(part)
+    assert "no record here" in scheduled
+    assert "no record here" not in ready
 
 
 def test_a_condition_that_was_there_at_the_start_of_a_history_may_be_older() -> None:

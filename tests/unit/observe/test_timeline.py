@@ -19,6 +19,9 @@ from kedge.observe.readers.recording import Recording, decode_recording
 from kedge.observe.readers.timeline import timeline
 from kedge.observe.records import (
     CODEC_VERSION,
+    PROCESS_ENDED,
+    RECORDING_ENDED,
+    UNDER_WAY,
     AttemptChoice,
     CacheMark,
     CommitRecord,
@@ -29,6 +32,7 @@ from kedge.observe.records import (
     RecordEncoder,
     SchedulingAttempt,
     StoreState,
+    cut_off_record,
 )
 
 POD = Key("Pod", "default", "web-0")
@@ -128,6 +132,15 @@ def test_a_write_without_an_answer_that_counts_as_failed_is_a_line_of_its_own() 
     lost = call("bind", POD, outcome="Unavailable")
     (line,) = timeline(Recording(decisions=[decision("d-1", [lost], controller="default-scheduler", began=BEGAN)]))
     assert (line.kind, line.actor) == ("failed", "default-scheduler")
+
+
+@pytest.mark.parametrize(("why", "detail"), [(PROCESS_ENDED, False), (RECORDING_ENDED, True)])
+def test_a_request_that_a_crash_cut_off_is_a_line_when_it_was_sent(why: str, *, detail: bool) -> None:
+    """One that only the end of the recording cut off is a detail."""
+    cut = cut_off_record(decision("d-1", [call("create", POD, outcome=UNDER_WAY)], result=""), why)
+    (line,) = timeline(Recording(decisions=[cut]))
+    assert (line.kind, line.at, line.detail) == ("cut off", after(0.1), detail)
+    assert line.text == f"deployments: create {POD} was sent; {why} before the reply"
 
 
 def test_a_change_that_only_a_list_brought_is_a_line_before_the_decision_that_read_it() -> None:

@@ -31,6 +31,7 @@ from kedge.observe.readers.why.inputs import KIND_OF_REASON
 from kedge.observe.readers.why.placement import NEVER_ALONE, NODES_MAX
 from kedge.observe.readers.why.workload import LATEST, PARTS_MAX
 from kedge.observe.records import (
+    PROCESS_ENDED,
     AttemptChoice,
     CacheMark,
     CommitRecord,
@@ -43,6 +44,7 @@ from kedge.observe.records import (
     ScoredNode,
     StoreState,
     WakeCause,
+    cut_off_record,
 )
 from kedge.placement.reasons import BLOCKER_LABELS, Reason
 
@@ -131,7 +133,10 @@ def test_restarts_are_counted_in_words(restarts: int, sentence: str) -> None:
 def test_a_pod_that_was_bound_lacks_its_record_and_one_created_on_a_node_has_none() -> None:
     status, spec = {"phase": "Running"}, {"containers": [{"name": "main"}], "nodeName": "node-1"}
     for notes, expected in (
-        ({BIND_ANNOTATION: "{}"}, "the record of its placement was counted and not kept"),
+        (
+            {BIND_ANNOTATION: "{}"},
+            "the decision that placed it has no record here: it was cut off, or counted and not kept",
+        ),
         ({}, "it was created with the name of its node"),
     ):
         found = made("Pod", "web-0", 5, metadata={"annotations": notes}, spec=spec, status=status)
@@ -164,6 +169,16 @@ def test_a_recording_knows_every_node_only_with_the_state_that_it_begins_with() 
     whole = Recording(states=[StoreState(3, BEGAN, (node,))])
     assert evidence_of(whole).node_names == frozenset({"node-1"})
     assert evidence_of(Recording()).node_names is None
+
+
+def test_an_attempt_that_was_cut_off_is_named_as_such() -> None:
+    cut = cut_off_record(msgspec.structs.replace(attempt({"cpu": 2}, node="node-b7"), result=""), PROCESS_ENDED)
+    answer = why_pod(pod_of(), evidence(decisions=[cut]))
+    assert answer.sentence.endswith("node-b7 was chosen, and then: its process ended before the outcome was known")
+    (line,) = lines(answer, "decision")
+    assert line.endswith("; cut off: its process ended")
+    (coverage,) = lines(answer, "coverage")
+    assert ": 1 cut off; " in coverage
 
 
 def test_a_placed_pod_has_the_points_of_its_node_and_of_the_runners_up() -> None:

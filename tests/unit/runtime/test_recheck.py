@@ -27,7 +27,14 @@ from kedge.errors import Compacted, ReplayDiverged, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe import Decision, DecisionLog, Recorder, read_decisions
-from kedge.observe.records import decode_decision, encode_decision, without_objects
+from kedge.observe.records import (
+    PROCESS_ENDED,
+    UNDER_WAY,
+    cut_off_record,
+    decode_decision,
+    encode_decision,
+    without_objects,
+)
 from kedge.runtime import CutOff, ReceivedEvidence, RecordedEvidence, recheck
 from kedge.runtime.cache import Index
 
@@ -253,6 +260,84 @@ async def test_a_decision_that_a_crash_cut_off_is_reported_as_such_and_not_as_di
     other = msgspec.structs.replace(whole, steps=whole.steps[1:], result="", delay_s=None)
     with pytest.raises(ReplayDiverged):
         await recheck(other, FunctionReconciler(uses_everything), RecordedEvidence(), harness.env)
+
+
+@with_harness()
+async def test_a_crash_in_mid_request_leaves_a_record_with_its_reads_and_the_request(
+    harness: ControllerHarness,
+) -> None:
+    """The write is committed and its reply never comes: the version names a decision that has not ended."""
+    await harness.create("web", 2)
+    harness.transport.stuck = True
+    harness.open(ReplicasReconciler().reconcile, owns=(POD,))
+    await until(lambda: harness.cluster.all("Pod"))
+    harness.host.crash()
+    assert not harness.decisions()
+    (found,) = (cut_off_record(each, PROCESS_ENDED) for each in harness.recorder.unfinished())
+    (pod,) = harness.cluster.all("Pod")
+    assert pod.origin.decision == found.id
+    assert (found.result, found.cut_off) == ("", PROCESS_ENDED)
+    assert {each.cache.partition("[")[0] for each in found.reads} == {"ReplicaSet.apps", "Pod"}
+    (call,) = found.calls
+    assert (call.outcome, call.operation, call.revision) == (UNDER_WAY, pod.origin.operation, 0)
+    for evidence in (ReceivedEvidence.of(harness.caches), RecordedEvidence()):
+        again = decode_decision(encode_decision(found))
+        with pytest.raises(CutOff, match=f"{len(found.steps)}: {PROCESS_ENDED}"):
+            await recheck(again, ReplicasReconciler(), evidence, harness.env)
+        other = msgspec.structs.replace(call, intent_json=b"{}")
+        wrong = msgspec.structs.replace(again, steps=[*again.steps[:-1], other])
+        with pytest.raises(ReplayDiverged):
+            await recheck(wrong, ReplicasReconciler(), evidence, harness.env)
+
+
+@with_harness()
+async def test_a_decision_that_has_ended_is_not_unfinished(harness: ControllerHarness) -> None:
+    await harness.create("web", 2)
+    controller = harness.open(ReplicasReconciler().reconcile, owns=(POD,))
+    await until(lambda: len(harness.cluster.all("Pod")) == 2)
+    await controller.stop()
+    assert harness.decisions()
+    assert not harness.recorder.unfinished()
+
+
+@with_harness()
+async def test_a_recheck_stops_at_the_request_that_has_no_reply(harness: ControllerHarness) -> None:
+    """An invented reply, such as an object that does not exist, would lead the reconciler astray."""
+    found: list[object] = []
+
+    async def reads_fresh(ctx: Context, key: Key) -> Action:
+        found.append(await ctx.fresh(key))
+        return Action.await_change()
+
+    await harness.create("web", 1)
+    controller = harness.open(reads_fresh)
+    await until(harness.decisions)
+    await controller.stop()
+    whole = harness.decisions()[0]
+    unanswered = msgspec.structs.replace(whole.calls[0], outcome=UNDER_WAY, reply=())
+    cut = msgspec.structs.replace(whole, steps=[unanswered], result="")
+    found.clear()
+    with pytest.raises(CutOff):
+        await recheck(cut, FunctionReconciler(reads_fresh), RecordedEvidence(), harness.env)
+    assert not found
+
+
+async def draws_after_a_pause(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    await asyncio.sleep(0.01)
+    ctx.random.random()
+    return Action.await_change()
+
+
+@with_harness()
+async def test_a_draw_behind_the_end_of_a_record_is_no_divergence(harness: ControllerHarness) -> None:
+    await harness.create("web", 1)
+    controller = harness.open(draws_after_a_pause)
+    await until(harness.decisions)
+    await controller.stop()
+    cut = msgspec.structs.replace(harness.decisions()[0], result="", seed=None)
+    with pytest.raises(CutOff):
+        await recheck(cut, FunctionReconciler(draws_after_a_pause), RecordedEvidence(), harness.env)
 
 
 def test_records_from_the_durable_log_are_complete(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from kedge.errors import Compacted
 from kedge.keys import Key
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.rules import KeepReason, KeepRules
+from kedge.observe.records import UNDER_WAY
 from kedge.scheduler.report.recheck import recheck_attempts
 from kedge.scheduler.state.assumptions import Assumption, Assumptions
 from kedge.scheduler.state.shapes import bare_request
@@ -146,3 +148,68 @@ def test_assumptions_are_restored_as_they_were_before_any_of_the_last_changes(
     for changes, state in states.items():
         too_old = assumptions.changes - changes > changes_max
         assert assumptions.recorded_at(changes) == (None if too_old else state)
+
+
+# -- attempts that are cut off ---------------------------------------------------------------------
+
+
+@with_scheduler()
+async def test_a_crash_leaves_the_record_of_a_bind_whose_reply_did_not_come(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="2"))
+    harness.wire.replies_held = True
+    await harness.pod("web")
+    await until(lambda: harness.place("web"))
+    harness.host.crash()
+    assert not harness.attempts("web")
+    (found,) = harness.recorder.unfinished()
+    bound = harness.find("web")
+    assert bound is not None
+    assert bound.origin.decision == found.id
+    assert choice_in(found).node == "node-a"
+    assert [(each.verb, each.outcome, each.intent["node"]) for each in found.calls] == [("bind", UNDER_WAY, "node-a")]
+    assert not found.result
+
+
+@with_scheduler()
+async def test_a_crash_leaves_the_records_of_a_gang_that_was_reserving(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="2"))
+    harness.wire.reserves_held = True
+    await harness.gang("a", "b", size=2, cpu="400m")
+    await until(lambda: harness.scheduler.statistics().binding)
+    harness.host.crash()
+    found = harness.recorder.unfinished()
+    assert {each.key.name for each in found} == {"a", "b"}
+    assert [(each.verb, each.outcome) for record in found for each in record.calls] == [("reserve", UNDER_WAY)]
+
+
+@with_scheduler()
+async def test_the_end_of_a_term_ends_the_attempts_that_it_cancels(harness: SchedulerHarness) -> None:
+    """The bind may have been committed, as here: its version names an attempt that has a record."""
+    await harness.open_for(node("node-a", cpu="2"))
+    harness.wire.replies_held = True
+    await harness.pod("web")
+    await until(lambda: harness.place("web"))
+    harness.running.cancel()
+    await asyncio.wait([harness.running])
+    assert not harness.recorder.unfinished()
+    (found,) = harness.attempts("web")
+    bound = harness.find("web")
+    assert bound is not None
+    assert bound.origin.decision == found.id
+    assert (found.result, found.kept) == ("cancelled", "failure: cancelled")
+    assert [(each.verb, each.outcome) for each in found.calls] == [("bind", "cancelled")]
+    assert harness.recheck_all() == 1
+
+
+@with_scheduler()
+async def test_a_deposed_leader_keeps_the_record_of_the_bind_that_was_fenced_off(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="2"))
+    harness.wire.fenced_pod = "web"
+    await harness.pod("web")
+    await until(lambda: harness.attempts("web"))
+    found = harness.attempts("web")[0]
+    assert (found.result, found.error.partition(":")[0]) == ("failed", "Fenced")
+    assert [(each.verb, each.outcome) for each in found.calls] == [("bind", "Fenced")]
+    harness.running.cancel()
+    await asyncio.wait([harness.running])
+    assert not harness.recorder.unfinished()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CoverageRecord, Decision, KeptTotals
+from kedge.observe.records import CUT_OFF, CoverageRecord, Decision, KeptTotals
 
 
 def coverage_text(
@@ -20,7 +20,7 @@ def coverage_text(
     if kept.first is None or kept.last is None:
         return f"no decision was kept; {_not_kept(coverages)}"
     by_rule = ", ".join(
-        f"{count} by {rule or 'no rule recorded'}"
+        f"{count} {CUT_OFF}" if rule == CUT_OFF else f"{count} by {rule or 'no rule recorded'}"
         for rule, count in sorted(kept.rules.items(), key=lambda item: (-item[1], item[0]))
     )
     return (

@@ -27,6 +27,10 @@ from kedge.keys import NO_REVISION, NODE_USER_PREFIX, Key, Revision
 from kedge.observe.readers.object_changes import QUOTA_KINDS, describe_change
 from kedge.observe.readers.recording import Recording
 from kedge.observe.records import (
+    CUT_OFF,
+    PROCESS_ENDED,
+    RECORDING_ENDED,
+    UNDER_WAY,
     AdmissionAct,
     CacheMark,
     Call,
@@ -231,7 +235,9 @@ def _decided(decisions: Iterable[Decision]) -> Iterator[TimelineEntry]:
                 yield _by(decision, decision.began, refused_or_done, f"{step} ({decision.key})")
         unknown = False
         for call in decision.calls:
-            if kind := _FAILURES.get(call.outcome):
+            if call.outcome == UNDER_WAY:
+                yield _unanswered(decision, call)
+            elif kind := _FAILURES.get(call.outcome):
                 message = (call.error or {}).get("message", call.outcome)
                 yield _called(decision, call, kind, f"{call.verb} {call.key or decision.key}: {message}")
                 unknown = kind == UNKNOWN
@@ -248,6 +254,13 @@ def _called(decision: Decision, call: Call, kind: str, text: str) -> TimelineEnt
     at = decision.began + timedelta(seconds=call.began_s + call.took_s)
     # A conflict is routine: the object moved on, and the key runs again.
     return _by(decision, at, kind, text, revision=call.revision, detail=call.outcome == "Conflict")
+
+
+def _unanswered(decision: Decision, call: Call) -> TimelineEntry:
+    """A request at the time when it was sent. One that only the end of the recording cut off is no news."""
+    text = f"{call.verb} {call.key or decision.key} was sent; {decision.cut_off or PROCESS_ENDED} before the reply"
+    at = decision.began + timedelta(seconds=call.began_s)
+    return _by(decision, at, CUT_OFF, text, detail=decision.cut_off == RECORDING_ENDED)
 
 
 def _finding(call: Call) -> str:

@@ -7,8 +7,7 @@ never fails a reconcile. `coverage` states what its answers cover.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -19,51 +18,15 @@ from kedge.keys import Key, Revision
 from kedge.observe.recording.aggregate import Aggregate
 from kedge.observe.recording.brief import BriefDecision, BriefSource, Release
 from kedge.observe.recording.log import DecisionLog
-from kedge.observe.recording.rules import WROTE, BegunDecision, KeepReason, KeepRules, KeepSelector, Window
+from kedge.observe.recording.recorder_statistics import Coverage, RecorderStatistics
+from kedge.observe.recording.rules import WROTE, BegunDecision, KeepReason, KeepRules, KeepSelector
 from kedge.observe.records import CacheMark, CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
 
 Pin = Callable[[Decision], Sequence[Release]]
 TakeKept = Callable[[Decision], None]
 _EndedBrief = tuple[BriefDecision, BriefSource]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """The time and the decisions that a view of the records covers. Every view shows it."""
-
-    since: datetime
-    """When recording began."""
-    until: datetime
-    seen: int
-    """Decisions that ended: all of them are in the counts."""
-    kept: Mapping[str, int]
-    """How many of them were kept in full, by rule."""
-    sample_every: int
-    """One in so many of the decisions that no other rule keeps was kept."""
-    held: int
-    """Kept records that are still in memory."""
-    held_since: datetime | None
-    """When the oldest of them began; None if there is none."""
-    dropped: int
-    """Kept records that were removed from memory for newer ones."""
-    windows: tuple[Window, ...]
-    """The windows that are open."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderStatistics:
-    seen: int
-    kept: Mapping[str, int]
-    held: int
-    dropped: int
-    rows: int
-    """The number of rows of counts."""
-    other: int
-    """Reads and fields that are counted in the row `other`."""
-    writers: int
-    """Versions whose decision can be looked up."""
-    writers_dropped: int
-    windows: int
+Unfinished = Callable[[], Iterable[Decision]]
+"""The records so far of the decisions that a component has begun and not ended."""
 
 
 def _pin_nothing(_: Decision) -> Sequence[Release]:
@@ -102,6 +65,7 @@ class Recorder:
         self._judged: list[bool] = []
         """For each of `_ended`, whether the rules have seen it."""
         self._on_kept: list[TakeKept] = []
+        self._unfinished: list[Unfinished] = []
         self._batch_max = env.limits.decisions_batch_max
         self._noted = (env.limits.decisions_noted_first, env.limits.decisions_noted_every)
         self._begun: dict[str, int] = {}
@@ -189,6 +153,19 @@ class Recorder:
     def on_kept(self, take: TakeKept) -> None:
         """Call a function with every decision that is kept from now on. It must not raise, nor change the decision."""
         self._on_kept.append(take)
+
+    def add_unfinished(self, unfinished: Unfinished) -> None:
+        """Register a component that records here. Costs nothing until `unfinished` is called."""
+        self._unfinished.append(unfinished)
+
+    def unfinished(self) -> list[Decision]:
+        """Records of the decisions that have begun and not ended, as far as they are now, in the order of their begin.
+
+        A request without a reply is a last step with the outcome `under way`. These decisions are not counted: one that
+        ends is, and the memory of a process that is killed is gone. A simulation reads it after a crash.
+        """
+        found = [each for unfinished in self._unfinished for each in unfinished()] if self.records else []
+        return sorted(found, key=lambda each: each.began)
 
     def catch_up(self) -> None:
         """Count and keep the decisions that have ended, without waiting for a full batch."""

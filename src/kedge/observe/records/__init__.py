@@ -24,7 +24,11 @@ from kedge.observe.records.codec import (
     without_objects,
 )
 from kedge.observe.records.decision import (
+    CUT_OFF,
+    PROCESS_ENDED,
+    RECORDING_ENDED,
     SNAPSHOT,
+    UNDER_WAY,
     AdmissionAct,
     AdmittedWrite,
     Budget,
@@ -39,6 +43,7 @@ from kedge.observe.records.decision import (
     PodAct,
     PodRun,
     call_ended,
+    cut_off_record,
     encode_intent,
 )
 from kedge.observe.records.history import (
@@ -56,7 +61,11 @@ from kedge.observe.records.history import (
 
 __all__ = [
     "CODEC_VERSION",
+    "CUT_OFF",
+    "PROCESS_ENDED",
+    "RECORDING_ENDED",
     "SNAPSHOT",
+    "UNDER_WAY",
     "AdmissionAct",
     "AdmittedWrite",
     "AssumedBind",
@@ -96,6 +105,7 @@ __all__ = [
     "Version",
     "WakeCause",
     "call_ended",
+    "cut_off_record",
     "decode_decision",
     "encode_decision",
     "encode_intent",

@@ -35,6 +35,12 @@ _decode_json: Final = msgspec.json.Decoder().decode
 
 SNAPSHOT: Final = "snapshot"
 """The verb of a scheduling attempt's reads."""
+UNDER_WAY: Final = "under way"
+"""The outcome of a call that had no reply yet when its decision was cut off."""
+CUT_OFF: Final = "cut off"
+"""The rule in `Decision.kept` of a decision that has not ended, because its process or its recording did."""
+PROCESS_ENDED, RECORDING_ENDED = "its process ended", "the recording ended"
+"""Why a decision was cut off."""
 
 
 class CacheMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -79,7 +85,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     """Since the decision began."""
     took_s: float
     outcome: str
-    """`done`, `unchanged`, `removed`, `read`, `absent`, `cancelled`, or the name of an error."""
+    """`done`, `unchanged`, `removed`, `read`, `absent`, `cancelled`, `under way`, or the name of an error."""
     revision: Revision = NO_REVISION
     """The revision that it wrote or read."""
     error: dict[str, Any] | None = None
@@ -233,7 +239,7 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     seed: int | None = None
     """The seed of its random numbers; None if it drew none."""
     result: str = ""
-    """`await change`, `requeue`, `terminal`, `failed`, or `cancelled`."""
+    """`await change`, `requeue`, `terminal`, `failed`, or `cancelled`; empty if it was cut off."""
     delay_s: float | None = None
     condition: str = ""
     reason: str = ""
@@ -256,6 +262,12 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The fields that it read, by kind; None unless this decision was noted."""
 
     @property
+    def cut_off(self) -> str:
+        """Why the record ends before the decision does; empty if the decision has ended."""
+        rule, _, why = self.kept.partition(": ")
+        return why if rule == CUT_OFF else ""
+
+    @property
     def calls(self) -> list[Call]:
         return [step for step in self.steps if isinstance(step, Call)]
 
@@ -268,6 +280,11 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
                 CacheRead(each.cache, SNAPSHOT, (), each.place, each.revision, each.age_s, 0) for each in self.marks
             ]
         return found
+
+
+def cut_off_record(decision: Decision, why: str) -> Decision:
+    """A copy of the record of a decision that has not ended, and will not in this record."""
+    return msgspec.structs.replace(decision, kept=f"{CUT_OFF}: {why}")
 
 
 def call_ended(decision: Decision, call: Call) -> datetime:

@@ -128,7 +128,6 @@ class Binder:
     ) -> None:
         """Bind a pod to its assumed node. `node` is the uid and the revision of the node that was decided on."""
         pod, key, uid = queued.pod, queued.key, queued.uid
-        began_s = self._env.monotonic()
         request = Binding(
             pod=key,
             pod_uid=uid,
@@ -140,10 +139,12 @@ class Binder:
         options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id), recorded=False)
         error: OperatingError | None = None
         reply: Written | None = None
+        self._attempts.binding(record, request)
         try:
             reply = await self._client.bind(request, options=options)
-        except Fenced:
-            raise  # another process leads: the term is over
+        except Fenced as failed:
+            self._attempts.bound(record, None, failed)
+            raise  # another process leads: the term is over, and its end is the end of the attempt
         except OperatingError as failed:
             error = failed
         if reply is not None:
@@ -155,7 +156,7 @@ class Binder:
             if pod.as_view(PodView).status.nominated_node_name:
                 self._event_recorder.clear_nomination(pod, decision=record.id, fence=fence)
             self._done.inc()
-        self._attempts.bound(record, request, reply, error, began_s, self._env.monotonic() - began_s)
+        self._attempts.bound(record, reply, error)
         if error is not None:
             await self._failed(queued, assumption, error, fence, record)
         self._attempts.end(record)

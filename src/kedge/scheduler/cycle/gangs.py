@@ -178,9 +178,9 @@ class Gangs:
             await self._reserve_chunk(made, members[0].record, fence)
 
     async def _reserve_chunk(self, chunk: GangChunk, record: OpenAttempt, fence: Fence) -> None:
-        began_s = self._env.monotonic()
         reply: Written | None = None
         error: OperatingError | None = None
+        self._attempts.reserving_chunk(record, chunk)
         try:
             options = WriteOptions(fence=fence, origin=Origin(decision=record.id))
             reply = await self._client.reserve(chunk, options=options)
@@ -189,7 +189,7 @@ class Gangs:
             raise
         finally:
             if reply is not None or error is not None:
-                self._attempts.reserved_chunk(record, chunk, reply, error, self._env.monotonic() - began_s)
+                self._attempts.reserved_chunk(record, reply, error)
 
     async def release_uncommitted(self, gang: tuple[str, str], fence: Fence) -> None:
         """Delete the gang record unless it is committed. That frees its reservations."""
@@ -222,7 +222,7 @@ class Gangs:
 
     async def _delete(self, gang: Object, options: DeleteOptions) -> None:
         assert options.fence is not None
-        record, began_s = self._attempts.begin_release(gang, options.fence), self._env.monotonic()
+        record = self._attempts.begin_release(gang, options.fence)
         reply: Written | None = None
         error: OperatingError | None = None
         try:
@@ -232,7 +232,7 @@ class Gangs:
             raise
         finally:
             if reply is not None or error is not None:
-                self._attempts.released(record, reply, error, self._env.monotonic() - began_s)
+                self._attempts.released(record, reply, error)
 
 
 def slot_of(pod: Object) -> int:

@@ -6,12 +6,11 @@ decision read what it wrote: most are never made. `recheck` runs a kept attempt 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, GangChunk, Written
@@ -23,6 +22,7 @@ from kedge.logs import INFO
 from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import (
+    UNDER_WAY,
     AttemptChoice,
     CacheMark,
     Call,
@@ -51,14 +51,27 @@ _BOUND: Final = "await change"
 _CANARY: Final = "policy: canary"
 
 
-class BindOutcome(NamedTuple):
-    """A bind that succeeded."""
+class SentRequest(NamedTuple):
+    """A request of an attempt."""
 
-    request: Binding
-    reply: Written
-    began_s: float
+    verb: str
+    key: Key
+    request: Binding | GangChunk | None
+    """None for a deletion, whose intent is empty."""
+    uid: str
+    """The uid that it requires; empty if it requires none."""
+    sent_s: float
     """Since the attempt began."""
-    took_s: float
+
+    @property
+    def intent(self) -> dict[str, Any]:
+        match self.request:
+            case Binding() as bind:
+                return {"node": bind.node, "nodeUid": bind.node_uid, "decidedOn": bind.decided_on}
+            case GangChunk() as chunk:
+                return {"places": {each.pod: each.node for each in chunk.places}, "commit": chunk.commit}
+            case None:
+                return {}
 
 
 class OpenAttempt(msgspec.Struct, gc=False):
@@ -87,7 +100,12 @@ class OpenAttempt(msgspec.Struct, gc=False):
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
     steps: tuple[Call, ...] = ()
-    bind: BindOutcome | None = None
+    sent: SentRequest | None = None
+    """The request under way, or the bind if `bound` is set."""
+    bound: Written | None = None
+    """The reply of a bind that succeeded: the last step."""
+    took_s: float = 0.0
+    """The time until that reply."""
     result: str = ""
     condition: str = ""
     reason: str = ""
@@ -105,7 +123,7 @@ class OpenAttempt(msgspec.Struct, gc=False):
     @property
     def revision(self) -> Revision:
         """The revision that its bind wrote."""
-        return NO_REVISION if self.bind is None else self.bind.reply.object.revision
+        return NO_REVISION if self.bound is None else self.bound.object.revision
 
     @property
     def is_canary(self) -> bool:
@@ -136,6 +154,10 @@ class AttemptRecords:
         self._marked_s = -_MOMENT_S
         self._marked_places: list[int] = []
         self.count = 0
+        self._open: dict[str, OpenAttempt] = {}
+        """By id: attempts that have not ended, if they are recorded. Bounded by the binds in flight."""
+        if recorder is not None:
+            recorder.add_unfinished(lambda: [self._so_far(each) for each in self._open.values()])
 
     @property
     def latest(self) -> str:
@@ -147,7 +169,7 @@ class AttemptRecords:
         self.count += 1
         cause = queued.cause
         recorded = self._recorder is not None
-        return OpenAttempt(
+        attempt = OpenAttempt(
             f"{self._prefix}{self.count}",
             self.count,
             queued.pod,
@@ -163,6 +185,9 @@ class AttemptRecords:
             self._marks_at(began_s) if recorded else (),
             self._cluster_state.local_inputs(queued.priority) if recorded else None,
         )
+        if recorded:
+            self._open[attempt.id] = attempt
+        return attempt
 
     def _marks_at(self, now_s: float) -> tuple[CacheMark, ...]:
         """The marks of the caches. Attempts of one moment share them, if no cache has moved between."""
@@ -198,40 +223,34 @@ class AttemptRecords:
         if self._recorder is not None:
             attempt.account = account_of(explanation)
 
-    def bound(
-        self,
-        attempt: OpenAttempt,
-        request: Binding,
-        reply: Written | None,
-        error: OperatingError | None,
-        began_s: float,
-        took_s: float,
-    ) -> None:
-        """Note the outcome of the bind, which began at `began_s` of the monotonic clock."""
-        if self._recorder is None:
+    def binding(self, attempt: OpenAttempt, request: Binding) -> None:
+        """The bind is sent."""
+        self._send(attempt, "bind", request.pod, request, request.pod_uid)
+
+    def bound(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
+        """Note the outcome of the bind."""
+        if self._recorder is None or attempt.sent is None:
             return
         if reply is not None:
-            attempt.result = _BOUND
-            attempt.bind = BindOutcome(request, reply, began_s - attempt.began_s, took_s)
+            attempt.result, attempt.bound = _BOUND, reply
+            attempt.took_s = self._env.monotonic() - attempt.began_s - attempt.sent.sent_s
             return
-        attempt.result = "failed"
-        attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
-        call = _call(attempt.id, "bind", request.pod, _bind_intent(request), f"uid {request.pod_uid}", None, error)
-        attempt.steps += (replace(call, began_s=began_s - attempt.began_s, took_s=took_s),)
+        self._failed(attempt, error)
+        self._called(attempt, None, error)
 
-    def reserved_chunk(
-        self, attempt: OpenAttempt, chunk: GangChunk, reply: Written | None, error: OperatingError | None, took_s: float
-    ) -> None:
-        """Record the outcome of reserving for some members of a gang, in the record of the first member."""
-        key = Key(RESERVATION_KIND, chunk.namespace, chunk.gang)
-        intent = {"places": {each.pod: each.node for each in chunk.places}, "commit": chunk.commit}
-        self._called(attempt, "reserve", key, intent, "", reply, error, took_s)
+    def reserving_chunk(self, attempt: OpenAttempt, chunk: GangChunk) -> None:
+        """A request to reserve for some members of a gang is sent; it is in the record of the first member."""
+        self._send(attempt, "reserve", Key(RESERVATION_KIND, chunk.namespace, chunk.gang), chunk, "")
+
+    def reserved_chunk(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
+        """Record the outcome of reserving."""
+        self._called(attempt, reply, error)
 
     def begin_release(self, gang: Object, fence: Fence) -> OpenAttempt:
         """A record of its own for the deletion of a gang record: the attempts of the members have ended."""
         self.count += 1
         now_s, recorded = self._env.monotonic(), self._recorder is not None
-        return OpenAttempt(
+        attempt = OpenAttempt(
             self.latest,
             self.count,
             gang,
@@ -247,32 +266,50 @@ class AttemptRecords:
             marks_of(self._cluster_state.caches.values(), now_s) if recorded else (),
             None,
         )
+        if recorded:
+            self._open[attempt.id] = attempt
+            self._send(attempt, "delete", gang.key, None, gang.uid)
+        return attempt
 
-    def released(
-        self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None, took_s: float
-    ) -> None:
+    def released(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
         """Record the outcome of deleting a gang record."""
-        attempt.result = _BOUND if error is None else "failed"
-        attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
-        self._called(attempt, "delete", attempt.key, {}, f"uid {attempt.pod.uid}", reply, error, took_s)
+        attempt.result = _BOUND
+        if error is not None:
+            self._failed(attempt, error)
+        self._called(attempt, reply, error)
         self.end(attempt)
 
-    def _called(
-        self,
-        attempt: OpenAttempt,
-        verb: str,
-        key: Key,
-        intent: Mapping[str, Any],
-        check: str,
-        reply: Written | None,
-        error: OperatingError | None,
-        took_s: float,
-    ) -> None:
-        """A call that ended just now."""
+    def _failed(self, attempt: OpenAttempt, error: OperatingError | None) -> None:
+        attempt.result = "failed"
+        attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
+
+    def _send(self, attempt: OpenAttempt, verb: str, key: Key, request: Binding | GangChunk | None, uid: str) -> None:
         if self._recorder is not None:
-            began_s = max(0.0, self._env.monotonic() - attempt.began_s - took_s)
-            call = _call(attempt.id, verb, key, intent, check, reply, error)
-            attempt.steps += (replace(call, began_s=began_s, took_s=took_s),)
+            attempt.sent = SentRequest(verb, key, request, uid, self._env.monotonic() - attempt.began_s)
+
+    def _called(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
+        """The request under way has ended."""
+        sent, attempt.sent = attempt.sent, None
+        if sent is not None:
+            took_s = self._env.monotonic() - attempt.began_s - sent.sent_s
+            outcome = type(error).__name__ if error is not None else "removed" if reply and reply.removed else "done"
+            attempt.steps += (_call(attempt.id, sent, took_s, outcome, reply, error),)
+
+    def _so_far(self, attempt: OpenAttempt) -> Decision:
+        record = self.record_of(attempt)
+        if attempt.sent is not None and attempt.bound is None:
+            record.steps.append(_call(attempt.id, attempt.sent, 0.0, UNDER_WAY))
+        return record
+
+    def end_term(self) -> None:
+        """The term is over: end the attempts that were cancelled with it. Their last requests may have been committed,
+        and the versions that these wrote carry the ids of the attempts."""
+        for attempt in tuple(self._open.values()):
+            if attempt.sent is not None and attempt.bound is None:
+                attempt.steps += (_call(attempt.id, attempt.sent, 0.0, "cancelled"),)
+                attempt.sent = None
+            attempt.result = attempt.result or "cancelled"
+            self.end(attempt)
 
     def read_after(self, attempt: OpenAttempt, key: Key, found: Object | None, took_s: float) -> None:
         """Record the read that settled a bind whose reply was lost."""
@@ -287,8 +324,8 @@ class AttemptRecords:
 
     def abandoned(self, attempt: OpenAttempt, why: str, error: OperatingError | None = None) -> None:
         """A node was chosen, but no bind was sent: the gang could not reserve room."""
-        attempt.result, attempt.reason = "failed", why
-        attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
+        self._failed(attempt, error)
+        attempt.reason = why
         self.end(attempt)
 
     def end(self, attempt: OpenAttempt, *, unblocked_by: Sequence[str] = ()) -> None:
@@ -296,9 +333,10 @@ class AttemptRecords:
         recorder = self._recorder
         if recorder is None:
             return
+        self._open.pop(attempt.id, None)
         attempt.unblocked_by = tuple(unblocked_by)
         logs = self._env.log.enabled(INFO)
-        if not logs and attempt.bind is not None and not attempt.steps and not recorder.has_windows:
+        if not logs and attempt.bound is not None and not attempt.steps and not recorder.has_windows:
             kept = self.will_be_kept(attempt) if attempt.kept is None else attempt.kept
             if not kept:
                 recorder.take_brief(attempt, self)
@@ -312,10 +350,8 @@ class AttemptRecords:
         local = LocalState() if attempt.local is None else self._cluster_state.local_state(attempt.local)
         decision, pod = attempt.decision, attempt.pod
         steps: list[DecisionStep] = [*attempt.steps]
-        if attempt.bind is not None:
-            request, reply, began_s, took_s = attempt.bind
-            call = _call(attempt.id, "bind", request.pod, _bind_intent(request), f"uid {request.pod_uid}", reply, None)
-            steps.append(replace(call, began_s=began_s, took_s=took_s))
+        if attempt.bound is not None and attempt.sent is not None:
+            steps.append(_call(attempt.id, attempt.sent, attempt.took_s, "done", attempt.bound))
         scheduling = SchedulingAttempt(
             pod_revision=pod.revision if attempt.local is not None else NO_REVISION,
             local=LocalState() if local is None else local,
@@ -360,28 +396,23 @@ class AttemptRecords:
         return pin_all(self._cluster_state.caches.values(), record.marks)
 
 
-def _bind_intent(request: Binding) -> Mapping[str, Any]:
-    return {"node": request.node, "nodeUid": request.node_uid, "decidedOn": request.decided_on}
-
-
 def _call(
     attempt_id: str,
-    verb: str,
-    key: Key,
-    intent: Mapping[str, Any],
-    check: str,
-    reply: Written | None,
-    error: OperatingError | None,
+    sent: SentRequest,
+    took_s: float,
+    outcome: str,
+    reply: Written | None = None,
+    error: OperatingError | None = None,
 ) -> Call:
     return Call(
-        verb,
-        key,
-        encode_intent(intent),
-        check,
+        sent.verb,
+        sent.key,
+        encode_intent(sent.intent),
+        f"uid {sent.uid}" if sent.uid else "",
         f"{attempt_id}#1",
-        0.0,
-        0.0,
-        type(error).__name__ if error is not None else "removed" if reply and reply.removed else "done",
+        sent.sent_s,
+        took_s,
+        outcome,
         NO_REVISION if reply is None else reply.object.revision,
         None if error is None else to_status(error),
         () if reply is None else (reply.object,),

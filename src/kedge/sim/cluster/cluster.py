@@ -79,6 +79,13 @@ class ControlPlaneProcess:
     host: Host
     context: ProcessContext
     components: tuple[Component, ...]
+    number: int
+    """Its place among the processes of the host."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has crashed."""
+        return not self.host.up or self.host.process.number != self.number
 
 
 @dataclass(slots=True)
@@ -316,7 +323,7 @@ class Cluster:
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
         context = ProcessContext(client, env, CacheSet(client, env), Recorder(env))
         made = makers(context) if callable(makers) else [make(context) for make in makers]
-        process = ControlPlaneProcess(host, context, tuple(made))
+        process = ControlPlaneProcess(host, context, tuple(made), host.process.number)
         self.processes.append(process)
         async with asyncio.TaskGroup() as group:
             for component in process.components:

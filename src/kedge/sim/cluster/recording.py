@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from kedge.api.kinds import KINDS
 from kedge.kept import Section, parse_section
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CommitRecord, OutsideEvent, RecordEncoder, StoreState
+from kedge.observe.records import (
+    PROCESS_ENDED,
+    RECORDING_ENDED,
+    CommitRecord,
+    OutsideEvent,
+    RecordEncoder,
+    StoreState,
+    cut_off_record,
+)
 from kedge.runtime.cache.kept_log import received_part
 from kedge.server.service import AdmissionChain
 from kedge.sim.cluster.links import Commit
@@ -77,10 +85,14 @@ class ClusterRecording:
         for process in self._cluster.processes:
             name = process.host.name
             lives[name] = lives.get(name, 0) + 1
-            decisions = [*process.context.recorder.decisions()][::-1]
+            recorder = process.context.recorder
+            # A crash parks the work of a process, so the records of decisions that it cut off are still there.
+            why = PROCESS_ENDED if process.ended else RECORDING_ENDED
+            unfinished = [cut_off_record(each, why) for each in recorder.unfinished()]
+            decisions = [*[*recorder.decisions()][::-1], *unfinished]
             made.decisions += decisions
-            made.coverages.append(process.context.recorder.coverage_record(f"{name}#{lives[name]}"))
-            made.counts.append(process.context.recorder.counts_record(f"{name}#{lives[name]}"))
+            made.coverages.append(recorder.coverage_record(f"{name}#{lives[name]}"))
+            made.counts.append(recorder.counts_record(f"{name}#{lives[name]}"))
             deciders = dict.fromkeys(each.process for each in decisions)
             for cache in process.context.caches:
                 made.received.append(received_part(cache, process=f"{name}#{lives[name]}", deciders=deciders))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from kedge.api.holds import active_holds
 from kedge.api.objects import Object
 from kedge.api.views import Condition
 from kedge.observe.readers.why.answer import EvidenceLine
 from kedge.observe.readers.why.evidence import ClusterEvidence
+
+NO_RECORD: Final = " (no record here: it was cut off or not kept)"
+"""After the id of a decision whose process ended first, or that no rule kept. The version names it all the same."""
 
 
 def condition_lines(found: Object, evidence: ClusterEvidence, label: str = "conditions") -> Iterator[EvidenceLine]:
@@ -27,6 +30,8 @@ def condition_lines(found: Object, evidence: ClusterEvidence, label: str = "cond
         write = evidence.condition_write(found, each.type)
         if write is not None:
             text += f"; {write}"
+            if write.origin.decision and not evidence.is_recorded(write.origin.decision):
+                text += NO_RECORD
         yield EvidenceLine(label, text)
 
 

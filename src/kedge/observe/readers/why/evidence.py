@@ -54,6 +54,8 @@ class ClusterEvidence:
     """All decisions that were kept, where `decisions` are only those about some objects."""
     node_names: frozenset[str] | None = None
     """Every node that exists; None where the evidence may lack some."""
+    has_record: Callable[[str], bool] | None = None
+    """Whether there is a record of a decision, by its id, where `decisions` does not have all of them."""
     newest_write: Callable[[str, Revision, datetime], RecordedWrite | None] | None = None
     """The newest write to a kind after a revision and until a time, where `writes` does not have all of them."""
 
@@ -78,6 +80,12 @@ class ClusterEvidence:
     def about(self, key: Key, uid: str = "") -> list[Decision]:
         """Decisions about one incarnation of an object, oldest first."""
         return [each for each in self.decisions if each.key == key and (not uid or each.uid in ("", uid))]
+
+    def is_recorded(self, decision_id: str) -> bool:
+        """Whether there is a record of this decision."""
+        if self.has_record is not None:
+            return self.has_record(decision_id)
+        return any(each.id == decision_id for each in self.decisions)
 
     def of_generation(self, key: Key, generation: int) -> ClusterEvidence:
         """The same without decisions about other generations of `key`."""

@@ -1,7 +1,7 @@
 """Why a pod is where it is, or nowhere: its stage, the last attempt to place it, and what that attempt knew. Pure.
 
-The objects give the state, the decision records give the reasons. A record that was counted and not kept is reported
-as missing; nothing is guessed.
+The objects give the state, the decision records give the reasons. A record that was not kept, or that its process did
+not live to write, is reported as missing; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def _pending(pod: Object, view: PodView, last: Decision | None, evidence: Cluste
     if last is None or attempt is None or attempt.choice is None:
         return _unattempted(view), Tier.WAITING
     if attempt.choice.node is not None:
-        outcome = last.error or last.reason or "the outcome of its bind is not visible yet"
+        cut_off = f"{last.cut_off} before the outcome was known" if last.cut_off else ""
+        outcome = last.error or last.reason or cut_off or "the outcome of its bind is not visible yet"
         return f"{view.name} is pending: {attempt.choice.node} was chosen, and then: {outcome}", Tier.WAITING
     return _unplaceable(view, last, attempt, evidence)
 
@@ -198,7 +199,7 @@ def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: Clust
     if not attempts:
         if view.spec.node_name:
             by_scheduler = BIND_ANNOTATION in view.metadata.annotations
-            kept = "the record of its placement was counted and not kept"
+            kept = "the decision that placed it has no record here: it was cut off, or counted and not kept"
             yield EvidenceLine("decision", kept if by_scheduler else "it was created with the name of its node")
         return
     last = attempts[-1]
@@ -207,7 +208,7 @@ def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: Clust
     yield EvidenceLine(
         "decision",
         f"{last.id} of {last.controller} at {last.began:%H:%M:%S}, attempt {last.attempt},"
-        f" after {last.waited_s:.1f} s in the queue",
+        f" after {last.waited_s:.1f} s in the queue" + (f"; cut off: {last.cut_off}" if last.cut_off else ""),
     )
     if attempt.choice is not None and attempt.choice.policy:
         canary = ", as a canary" if attempt.choice.canary else ""

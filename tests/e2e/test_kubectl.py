@@ -163,6 +163,17 @@ def test_nodes_are_tainted_cordoned_and_drained(server: ServerProcess) -> None:
     server.kubectl("uncordon", "node-1")
     assert "SchedulingDisabled" not in server.kubectl("get", "nodes")
     assert "drained" in server.kubectl("drain", "node-1", "--ignore-daemonsets")
+    server.kubectl("uncordon", "node-1")
+    for name, way in (("evicted", ()), ("deleted", ("--disable-eviction",))):
+        spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "x", "command": ["sleep", "1"]}]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        server.kubectl("create", "-f", "-", stdin=json.dumps(body))
+        drain = ("drain", "node-1", "--force", "--grace-period=0", *way)
+        if not way:  # kubectl waits for the end of a deletion that it only tried
+            server.kubectl(*drain, "--dry-run=server")
+            assert name in server.kubectl("get", "pods", "-o", "name")
+        assert "drained" in server.kubectl(*drain)
+        assert name not in server.kubectl("get", "pods", "-o", "name")
 
 
 def test_wait_sees_values_conditions_and_deletions(server: ServerProcess) -> None:

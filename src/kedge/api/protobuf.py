@@ -22,6 +22,7 @@ _MAGIC = b"k8s\x00"
 _DEPTH_MAX = 40
 """Nested messages: the deepest type that kedge serves needs 12."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -36,7 +37,8 @@ def decode_protobuf(body: bytes, table: TypeTable | None = None) -> dict[str, An
     types = table or type_table()
     try:
         api_version, kind, raw = _envelope(body[len(_MAGIC) :])
-        facts = types.of_kind(api_version, kind)
+        # The options of a deletion are in every group: a client sends them with the version of the object.
+        facts = types[_DELETE_OPTIONS] if kind == "DeleteOptions" else types.of_kind(api_version, kind)
         if facts is None or facts.json_only:
             raise BadRequest(f'kind "{kind}" in version "{api_version}" has no protobuf form here: send JSON')
         return {"apiVersion": api_version, "kind": kind, **_Decoder(types).message(raw, facts, 0)}

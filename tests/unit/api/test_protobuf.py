@@ -67,6 +67,19 @@ def test_a_deployment_of_kubectl_create_is_decoded() -> None:
     }
 
 
+@pytest.mark.parametrize("api_version", ["v1", "apps/v1", "meta.k8s.io/v1"])
+def test_the_options_of_a_deletion_are_decoded_in_every_group(api_version: str) -> None:
+    options = message((1, 0), (2, message((1, "uid-1"))), (4, "Foreground"), (5, "All"))
+    assert decode_protobuf(envelope(api_version, "DeleteOptions", options)) == {
+        "apiVersion": api_version,
+        "kind": "DeleteOptions",
+        "gracePeriodSeconds": 0,
+        "preconditions": {"uid": "uid-1"},
+        "propagationPolicy": "Foreground",
+        "dryRun": ["All"],
+    }
+
+
 def test_a_zero_that_differs_from_absent_is_kept() -> None:
     spec = message((1, 0))
     decoded = decode_protobuf(envelope("apps/v1", "Deployment", message((2, spec))))

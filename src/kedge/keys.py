@@ -38,6 +38,8 @@ class Key(NamedTuple):
 
 NODE_USER_PREFIX = "system:node:"
 """The user of an agent is this and the name of its node, as in Kubernetes."""
+AGENT_PREFIX = "agent-"
+"""The decisions of an agent begin with this and the name of its node."""
 
 
 class Origin(NamedTuple):
@@ -58,7 +60,7 @@ class Origin(NamedTuple):
         if self.decision:
             return self.decision.partition(":")[0]
         node = self.caller.removeprefix(NODE_USER_PREFIX)
-        return self.caller if node == self.caller else f"agent-{node}"
+        return self.caller if node == self.caller else f"{AGENT_PREFIX}{node}"
 
 
 NO_ORIGIN = Origin()

@@ -8,10 +8,12 @@ import os
 import re
 import shlex
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -45,20 +47,61 @@ def started(part: str, root: Path) -> Iterator[Path]:
         assert process.wait(60) == 0, log.read_text()
 
 
+def configured(root: Path) -> int:
+    """Write the configuration with folders below `root` and free ports; the hosts stay. Returns the agent's port."""
+    text = re.sub(r": (/\S+)", rf": {root}\1", (DEPLOY / "config.yaml").read_text())
+    port = free_port()
+    for listens, now in (("0.0.0.0:6443", free_port()), ("0.0.0.0:10250", port)):
+        assert listens in text
+        text = text.replace(listens, f"0.0.0.0:{now}")
+    (root / "etc" / "kedge").mkdir(parents=True)
+    (root / "etc" / "kedge" / "config.yaml").write_text(text)
+    return port
+
+
+def copy_kubeconfig(server: ServerProcess, root: Path) -> None:
+    """The kubeconfig as another machine has it: with the name of this machine, which the certificate must have."""
+    text = server.kubeconfig.read_text()
+    changed = re.sub(r"https://127\.0\.0\.1:", f"https://{socket.gethostname()}:", text)
+    assert changed != text
+    (root / "etc" / "kedge" / "kubeconfig").write_text(changed)
+
+
+def reply_of(connection: socket.socket) -> bytes:
+    """The first bytes of the reply to a request; empty if the connection is closed or reset instead."""
+    with suppress(OSError):
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: agent\r\n\r\n")
+        return connection.recv(100)
+    return b""
+
+
+def check_agent_refuses_strangers(port: int) -> None:
+    """No reply without TLS, nor to a caller without a certificate of the cluster's authority."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+        assert not reply_of(plain).startswith(b"HTTP")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain, context.wrap_socket(plain) as stranger:
+        assert reply_of(stranger) == b""
+
+
 def test_the_commands_of_the_units_are_a_cluster_that_runs_a_workload(tmp_path: Path) -> None:
-    text = (DEPLOY / "config.yaml").read_text()
-    (tmp_path / "etc" / "kedge").mkdir(parents=True)
-    text = re.sub(r": (/\S+)", rf": {tmp_path}\1", text).replace("0.0.0.0:6443", f"127.0.0.1:{free_port()}")
-    (tmp_path / "etc" / "kedge" / "config.yaml").write_text(text)
+    port = configured(tmp_path)
     server = ServerProcess(tmp_path / "var" / "lib" / "kedge" / "server")
     with started("server", tmp_path) as log:
         until(lambda: "serving https://" in log.read_text(), "the server serves")
-        shutil.copy(server.kubeconfig, tmp_path / "etc" / "kedge" / "kubeconfig")
+        copy_kubeconfig(server, tmp_path)
         with judged_beside(server), ExitStack() as stack:
             for each in ("scheduler", "controllers", "agent"):
                 stack.enter_context(started(each, tmp_path))
             server.kubectl("apply", "-f", "-", stdin=MANIFEST)
             server.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=90s", timeout_s=100)
+            assert "started web-" in server.kubectl("logs", "deployment/web")
+            assert server.kubectl("exec", "deployment/web", "--", "echo", "inside") == "inside\n"
+            (node,) = json.loads(server.kubectl("get", "nodes", "-o", "json"))["items"]
+            assert node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port
+            assert node["status"]["addresses"][0]["address"] not in ("0.0.0.0", "")
+            check_agent_refuses_strangers(port)
             server.kubectl("delete", "deployment", "web")
             until(lambda: "No resources" in server.kubectl("get", "pods", check=False), "its pods are gone")
     assert not (tmp_path / "var" / "lib" / "kedge" / "agent" / "keeper.sock").exists()

@@ -79,9 +79,11 @@ class TortureCluster:
     links: dict[str, list[Proxy]]
     """Proxies by link: `etcd` from servers to members, `server` from components to servers."""
 
-    async def deploy(self, replicas: int) -> None:
+    async def deploy(self, replicas: int, *, min_ready_s: int = 0) -> None:
         program = f"{self.locking('$POD_NAME')}; exec sleep 100000"
-        await self.client.create(DEPLOYMENT, deployment(program, replicas), namespace="default")
+        body = deployment(program, replicas)
+        body["spec"]["minReadySeconds"] = min_ready_s
+        await self.client.create(DEPLOYMENT, body, namespace="default")
         await self.converged(1, replicas)
 
     async def roll(self, version: int, replicas: int) -> None:

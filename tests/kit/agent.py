@@ -24,10 +24,12 @@ from kedge.api.objects import Object
 from kedge.api.requests import Binding, Reply, Request
 from kedge.api.views import Container, LifecycleHook, PodView, Probe
 from kedge.api.views.decode import decode_view
+from kedge.api.wellknown import EVENT_KIND
 from kedge.client.contract import Client
 from kedge.env import Env, TaskSpawner
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.sim.cluster import Cluster
 from kedge.sim.judges.invariants import Judge
@@ -274,7 +276,12 @@ class AgentHarness:
         """The uids of the pods whose workers are done."""
         self.meter = UsageMeter(self.env, self.driver)
         self.node = self.registration()
-        self.context = WorkerContext(self.client, self.env, self.driver, self.node)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another run of the agent: new workers keep nothing of the earlier ones."""
+        self.recorder = Recorder(self.env)
+        self.context = WorkerContext(self.client, self.env, self.driver, self.node, self.recorder)
 
     def registration(self) -> NodeRegistration:
         return NodeRegistration(
@@ -318,6 +325,10 @@ class AgentHarness:
         self.driver.listen(lambda _: worker.wake())
         worker.update(found)
         return worker
+
+    def events(self) -> dict[str, dict[str, Any]]:
+        """The Events about pods, by reason."""
+        return {each.edit()["reason"]: each.edit() for each in self.cluster.all(EVENT_KIND)}
 
     def status(self, name: str = "web-0") -> Any:
         found = self.cluster.find(pod_key(name))

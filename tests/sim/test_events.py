@@ -1,4 +1,4 @@
-"""Events of every controller in a whole cluster: the transitions that a user expects, each with its decision."""
+"""Events of controllers and agents in a whole cluster: the transitions that a user expects, each with its decision."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ from tests.kit.workload_harness import WorkloadHarness, without_faults
 from tests.objects import RESOURCE_QUOTA, resource_quota
 
 from kedge.api.wellknown import DECISION_ANNOTATION, EVENT_KIND
+from kedge.keys import Key
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
-from kedge.sim.standard import LEDGER, SHOP, STANDARD, WEB, JudgedCluster, Size, autoscaler, job, workload
+from kedge.sim.standard import (
+    LEDGER,
+    SHOP,
+    STANDARD,
+    WEB,
+    JudgedCluster,
+    Size,
+    autoscaler,
+    budget,
+    job,
+    quota,
+    service,
+    workload,
+)
 
 SMALL = Size(nodes=4, zones=2, servers=1, schedulers=1, managers=1, limits=STANDARD.limits)
 
@@ -60,6 +74,8 @@ def test_controllers_write_their_transitions_as_events_with_their_decisions() ->
         ("Node", "NodeLost"),
         ("Node", "NodeReady"),
         ("Pod", "NodeLost"),
+        ("Pod", "Started"),
+        ("Pod", "Killing"),
     }, sorted(reasons)
     for each in events:
         decision = each["metadata"]["annotations"][DECISION_ANNOTATION]
@@ -69,6 +85,52 @@ def test_controllers_write_their_transitions_as_events_with_their_decisions() ->
         assert each["firstTimestamp"] <= each["lastTimestamp"]
     (rollout,) = [each for each in events if each["involvedObject"]["name"] == "web"]
     assert rollout["count"] > 2, "one Event for all scalings of the Deployment"
+
+
+def about(events: list[dict[str, Any]], kind: str) -> dict[str, tuple[str, str, int]]:
+    """Type, message and count by reason."""
+    chosen = [each for each in events if each["involvedObject"]["kind"] == kind]
+    return {each["reason"]: (each["type"], each["message"], each["count"]) for each in chosen}
+
+
+async def quiet_controllers(sim: Simulation) -> None:
+    """A budget loses its pods, a Service may have no slices, and a namespace waits for a finalizer."""
+    sim.heal()
+    world = JudgedCluster(sim, SMALL)
+    await world.open(cluster_faults=False)
+    user, cluster = world.user, world.cluster
+    await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    await cluster.create(quota("slices", **{"count/endpointslices.discovery.k8s.io": "0"}))
+    await user.apply(workload("ReplicaSet", "ledger", 2))
+    await asyncio.sleep(20)
+    await user.apply(budget("ledger", "ledger", 1))
+    await user.apply(service("ledger", "ledger"))
+    await asyncio.sleep(60)
+    await user.scale(LEDGER, 0)
+    await asyncio.sleep(60)
+    await user.scale(LEDGER, 1)  # its pod matches again, which is no Event
+    stuck = {"name": "stuck", "namespace": "shop", "finalizers": ["a.example/b"]}
+    await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": stuck})
+    await cluster.authority.delete(Key("Namespace", "", "shop"))
+    await asyncio.sleep(300)
+    sim.attach("events", [each.edit() for each in cluster.all(EVENT_KIND)])
+
+
+def test_budgets_endpoints_and_namespaces_write_transitions_and_repeat_no_state() -> None:
+    outcome = run(quiet_controllers, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
+    events: list[dict[str, Any]] = outcome.attachments["events"]
+    assert about(events, "PodDisruptionBudget") == {
+        "NoPods": ("Normal", "No pod matches the selector, so no disruption is counted", 1)
+    }
+    warned, message, count = about(events, "Service")["FailedToUpdateEndpointSlices"]
+    assert (warned, "exceeded quota: slices" in message) == ("Warning", True)
+    assert 1 < count <= SMALL.limits.event_burst + 2
+    found = about(events, "Namespace")
+    assert sorted(found) == ["SomeFinalizersRemain", "SomeResourcesRemain"]
+    assert found["SomeFinalizersRemain"] == ("Warning", "The deletion waits for: a.example/b: 1", 1)
+    assert "ConfigMap: 1" in found["SomeResourcesRemain"][1]
+    assert found["SomeResourcesRemain"][::2] == ("Normal", 1)
 
 
 @without_faults

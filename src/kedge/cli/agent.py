@@ -13,12 +13,13 @@ import click
 from kedge.cli.component import SERVER_OPTION, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
-from kedge.cli.listen_address import METRICS_OPTION, listen_address, parse_listen
+from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.contract import Transport
-from kedge.client.http import read_kubeconfig, with_servers
+from kedge.client.http import ServerAddress, read_kubeconfig, with_servers
 from kedge.env import Env
+from kedge.errors import Unavailable
 from kedge.limits import Limits
 
 
@@ -34,7 +35,7 @@ from kedge.limits import Limits
     metavar="HOST:PORT",
     default="127.0.0.1:0",
     show_default=True,
-    help="Address for logs and exec; API servers connect to it.",
+    help="Address for logs and exec; API servers connect to it. With 0.0.0.0 the Node has the address that faces them.",
 )
 @METRICS_OPTION
 @log_options
@@ -69,12 +70,14 @@ def agent(
         server = with_servers(read_kubeconfig(*kubeconfig), servers)[0]
         authorities = authorities_of(server)
         address = await start_endpoint(endpoint, host, port, authorities)
+        if address is not None and host in WILDCARDS:
+            address = address._replace(host=await facing_address(host, server))
         access = ApiAccess(server.host, server.port, authorities) if authorities else None
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
         log = DecisionLog(state / DECISIONS, env)
         recorder = Recorder(env, log=log)
-        running = env.spawn(Agent(client, env, driver, machine, access, recorder).run(), name="agent")
+        running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
         logging = env.spawn(log.run(), name="decision log")
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -91,3 +94,24 @@ def agent(
 
     with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
         run_component(kubeconfig, servers, f"agent {name}", limits, work, metrics_listen=metrics_listen)
+
+
+async def facing_address(host: str, server: ServerAddress) -> str:
+    """The address of this machine on the way to an API server, which reaches the machine by it.
+
+    Raises:
+        Unavailable: there is no way to the server.
+    """
+    family = socket.AF_INET6 if host == "::" else socket.AF_INET
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            server.host, server.port, family=family, type=socket.SOCK_DGRAM
+        )
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(found[0][4])  # a datagram socket chooses a route and sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise Unavailable(
+            f"no address of this machine leads to {server.host}: {error.strerror or error}: pass --listen with the "
+            "address that API servers connect to, or check the network"
+        ) from error

@@ -40,7 +40,7 @@ NO_LOGS: Final = "scheduling attempts, whose caches are not in the records"
 _OTHER: Final = "decisions of controllers that are not kedge's own"
 REPORTS: Final = "reports, which decide nothing"
 _ADMISSION: Final = "decisions of admission, which the commit itself proved"
-_AGENTS: Final = "decisions of agents, whose inputs are the processes of a machine"
+AGENTS: Final = "decisions of agents, whose inputs are the processes of a machine"
 
 
 class RecheckReport(NamedTuple):
@@ -99,7 +99,7 @@ async def _recheck_one(
     if decision.part_of:
         return REPORTS
     if decision.pod_run is not None:
-        return _AGENTS
+        return AGENTS
     if decision.admission is not None:
         return _ADMISSION
     reconciler = reconcilers.get(decision.controller)

@@ -13,6 +13,10 @@ def parse_listen(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+WILDCARDS = frozenset({"0.0.0.0", "::"})
+"""Hosts that stand for all addresses of a machine."""
+
+
 def listen_address(text: str) -> str:
     """The type of options: a text that `parse_listen` takes."""
     parse_listen(text)

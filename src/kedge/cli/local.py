@@ -124,7 +124,7 @@ async def local_cluster(
             endpoints.append(AgentEndpoint(driver, env))
             address = await start_endpoint(endpoints[-1], "127.0.0.1", 0, authority)
             machine = machine_of(name, zone, address, await driver.conditions())
-            agent = Agent(agent_client, env, driver, machine, access, plane.recorder)
+            agent = Agent(agent_client, env, driver, machine, plane.recorder, access)
             tasks.append(env.spawn(services.run(), name=f"services of {name}"))
             tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
         await faults.start()

@@ -20,7 +20,7 @@ import click
 from kedge.api.wellknown import API_SERVERS_GROUP
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
-from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
+from kedge.cli.listen_address import LISTEN_OPTION, WILDCARDS, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import DECISIONS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
@@ -41,8 +41,6 @@ from kedge.server.http.token_keys import SigningKeys
 from kedge.server.service import Service
 
 KUBECONFIG = "admin.kubeconfig"
-WILDCARDS = frozenset({"0.0.0.0", "::"})
-"""Hosts that mean every address of the machine."""
 SERVER_USER = "system:kedge-server"
 """The caller beside versions that the server itself writes."""
 AGENT_CLIENT = "agent-client.pem"

@@ -1,7 +1,7 @@
-"""The event writer of a controller: writes Events about its transitions in the background, aggregated and bounded.
+"""The event writer of a controller or an agent: writes Events about its transitions, aggregated and bounded.
 
-A reconcile notes an event through its context; the note costs no request. An object has one Event for each reason, and
-a bounded rate. A lost Event fails nothing: it is counted, and the status has the same fact.
+A reconcile notes an event through its context, an agent through its records; the note costs no request. An object has
+one Event for each reason, and a bounded rate. A lost Event fails nothing: it is counted, and the status has the fact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KNOWN_MAX: Final = 4_096
 
 
 class EventNote(NamedTuple):
-    """A transition that a reconcile made."""
+    """A transition that a reconcile, or a sync of an agent, made."""
 
     about: Object
     event_type: str

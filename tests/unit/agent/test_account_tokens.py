@@ -40,7 +40,7 @@ def signing(harness: AgentHarness) -> Service:
 def with_api(harness: AgentHarness, api: ApiAccess | None = API) -> AgentHarness:
     """Let the agent request tokens of a server that signs them."""
     client = Client(DirectTransport(signing(harness)), harness.env, component="tokens")
-    harness.context = WorkerContext(client, harness.env, harness.driver, harness.node, api)
+    harness.context = WorkerContext(client, harness.env, harness.driver, harness.node, harness.recorder, api)
     return harness
 
 
@@ -176,7 +176,7 @@ async def test_a_token_is_renewed_before_it_ends_and_not_more_often(harness: Age
 @with_agent()
 async def test_tokens_of_a_pod_that_is_gone_are_forgotten(harness: AgentHarness) -> None:
     client = Client(DirectTransport(signing(harness)), harness.env, component="tokens")
-    agent = harness.start(Agent(client, harness.env, harness.driver, harness.machine, API).run())
+    agent = harness.start(Agent(client, harness.env, harness.driver, harness.machine, harness.recorder, API).run())
     held = functools.partial(harness.env.metrics.registry.get_sample_value, "kedge_agent_tokens")
     await until(lambda: harness.cluster.find(Key("Node", "", "node-a")) is not None)
     made = await harness.bound_pod(containers=[RUN])

@@ -19,7 +19,7 @@ SOON = replace(ONE_ATTEMPT, agent_audit_s=20.0)
 
 
 def new_agent(harness: AgentHarness) -> Agent:
-    return Agent(harness.client, harness.env, harness.driver, harness.machine)
+    return Agent(harness.client, harness.env, harness.driver, harness.machine, harness.recorder)
 
 
 async def registered(harness: AgentHarness) -> str:

@@ -9,7 +9,6 @@ from tests.kit.controllers import until
 from tests.objects import pod_key
 
 from kedge.agent.core.driver import PullFailed
-from kedge.agent.core.worker_context import WorkerContext
 from kedge.api.requests import DeleteOptions
 from kedge.keys import Key
 from kedge.observe.recording.recorder import Recorder
@@ -17,12 +16,6 @@ from kedge.observe.records import Decision, PodAct
 
 KEPT = replace(ONE_ATTEMPT, agent_restart_s=0.1, agent_restart_s_max=0.2, decisions_sample_every=1)
 PROBE = {"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1}
-
-
-def recording(harness: AgentHarness) -> Recorder:
-    recorder = Recorder(harness.env)
-    harness.context = WorkerContext(harness.client, harness.env, harness.driver, harness.node, recorder=recorder)
-    return recorder
 
 
 def records_of(recorder: Recorder) -> list[Decision]:
@@ -37,7 +30,7 @@ def acts(recorder: Recorder) -> list[str]:
 async def test_a_start_is_recorded_with_uid_bind_and_incarnation_and_its_versions_lead_to_it(
     harness: AgentHarness,
 ) -> None:
-    recorder = recording(harness)
+    recorder = harness.recorder
     await harness.in_contact()
     found = await harness.bound_pod()
     proved = harness.cluster.find(Key("Node", "", "node-a"))
@@ -58,7 +51,7 @@ async def test_a_start_is_recorded_with_uid_bind_and_incarnation_and_its_version
 
 @with_agent(KEPT)
 async def test_an_end_a_backoff_and_a_restart_are_recorded_once_each(harness: AgentHarness) -> None:
-    recorder = recording(harness)
+    recorder = harness.recorder
     await harness.in_contact()
     harness.worker(await harness.bound_pod())
     await until(lambda: harness.status().phase == "Running")
@@ -75,7 +68,7 @@ async def test_an_end_a_backoff_and_a_restart_are_recorded_once_each(harness: Ag
 
 @with_agent(KEPT)
 async def test_a_stop_is_recorded_with_its_reason_and_the_deletion_with_its_decision(harness: AgentHarness) -> None:
-    recorder = recording(harness)
+    recorder = harness.recorder
     await harness.in_contact()
     found = await harness.bound_pod()
     worker = harness.worker(found)
@@ -89,7 +82,7 @@ async def test_a_stop_is_recorded_with_its_reason_and_the_deletion_with_its_deci
 
 @with_agent(KEPT)
 async def test_a_refused_start_is_recorded_with_its_reason(harness: AgentHarness) -> None:
-    recorder = recording(harness)
+    recorder = harness.recorder
 
     async def pull(image: str) -> None:
         raise PullFailed(f"no {image}")
@@ -105,7 +98,7 @@ async def test_a_refused_start_is_recorded_with_its_reason(harness: AgentHarness
 
 @with_agent(KEPT)
 async def test_a_sync_that_decides_nothing_new_has_no_record(harness: AgentHarness) -> None:
-    recorder = recording(harness)
+    recorder = harness.recorder
     await harness.in_contact()
     worker = harness.worker(await harness.bound_pod())
     await until(lambda: harness.status().phase == "Running")
@@ -118,13 +111,3 @@ async def test_a_sync_that_decides_nothing_new_has_no_record(harness: AgentHarne
         worker.wake()
         await until(lambda: not worker._wake.is_set())
     assert len(records_of(recorder)) == before
-
-
-@with_agent(KEPT)
-async def test_without_a_recorder_versions_carry_no_decision(harness: AgentHarness) -> None:
-    await harness.in_contact()
-    harness.worker(await harness.bound_pod())
-    await until(lambda: harness.status().phase == "Running")
-    stored = harness.cluster.find(pod_key())
-    assert stored is not None
-    assert stored.origin.decision == ""

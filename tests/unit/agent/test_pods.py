@@ -279,7 +279,7 @@ async def test_an_older_version_from_the_cache_does_not_replace_an_own_write(har
     await harness.in_contact()
     found = await harness.bound_pod()
     worker = harness.worker(found)
-    await until(lambda: harness.status().phase == "Running")
+    await until(lambda: harness.status().phase == "Running" and "Started" in harness.events())
     harness.transport.asked.clear()
     worker.update(found)
     await asyncio.sleep(5)

@@ -29,6 +29,7 @@ from kedge.env import Env, system_env
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe import DecisionLog
+from kedge.observe.recording.recorder import Recorder
 from kedge.server.service import Service
 from kedge.sim.standard import budget, job, quota, service
 from kedge.store.sqlite import SqliteStore
@@ -93,7 +94,7 @@ async def cluster(path: Path, *, nodes: int = 2) -> AsyncIterator[SingleProcessC
     for number, driver in enumerate(drivers):
         machine = Machine(name=f"node-{number}", capacity={"cpu": "8", "memory": "16Gi", "pods": "110"})
         client = Client(transport, env, component=machine.name)
-        agents.append(asyncio.create_task(Agent(client, env, driver, machine).run()))
+        agents.append(asyncio.create_task(Agent(client, env, driver, machine, Recorder(env)).run()))
     try:
         yield SingleProcessCluster(env, api, plane, drivers)
         await plane.stop(within_s=PATIENCE_S)

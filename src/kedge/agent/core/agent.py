@@ -37,17 +37,18 @@ class Agent:
         env: Env,
         driver: Driver,
         machine: Machine,
+        recorder: Recorder,
         api: ApiAccess | None = None,
-        recorder: Recorder | None = None,
     ) -> None:
-        """`api`: how processes of pods reach the API. Without it they get no token unless they declare one.
+        """`recorder` gets a record of each decision about a pod.
 
-        `recorder` gets a record of each decision about a pod.
+        `api`: how processes of pods reach the API. Without it they get no token unless they declare one.
         """
         self._client = client
         self._env = env
         self._driver = driver
         self._machine = machine
+        self.recorder = recorder
         self._caches = CacheSet(client, env)
         self.node = NodeRegistration(
             client,
@@ -58,7 +59,7 @@ class Agent:
             clear=self._clear,
             on_contact=self._on_contact,
         )
-        self._context = WorkerContext(client, env, driver, self.node, api, recorder)
+        self._context = WorkerContext(client, env, driver, self.node, recorder, api)
         self._workers: dict[str, PodWorker] = {}
         gauge = env.metrics.gauge("kedge_agent_pods", "Pods with a worker")
         gauge.set_function(lambda: len(self._workers))
@@ -79,6 +80,7 @@ class Agent:
         finally:
             for worker in self._workers.values():
                 worker.stop()
+            await self._context.records.events.stop()
             await self._caches.stop()
 
     # -- workers ---------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class _Stopping:
 
 
 class PodHooks:
-    """Runs the hooks of one pod's processes. `on_change` is called when a `postStart` ends."""
+    """Runs the hooks of one pod's processes. `on_change` is called when a `postStart` ends or a `preStop` fails."""
 
     def __init__(self, driver: Driver, env: Env, failures: Counter, on_change: Callable[[], None]) -> None:
         """`failures` counts by hook."""
@@ -39,6 +39,7 @@ class PodHooks:
         self._stopping: dict[Identity, _Stopping] = {}
         self.failed: dict[Identity, str] = {}
         """Processes whose `postStart` failed, and why: each is stopped, and restarted by its policy."""
+        self._failed_stops: list[tuple[Identity, str]] = []
 
     def started(self, identity: Identity, container: Container) -> None:
         """A process was started: run its `postStart`."""
@@ -50,6 +51,11 @@ class PodHooks:
     def is_starting(self, identity: Identity) -> bool:
         """Whether its `postStart` has not ended."""
         return identity in self._starting and identity not in self.failed
+
+    def take_failed_stops(self) -> list[tuple[Identity, str]]:
+        """The processes whose `preStop` failed since the last call, and why."""
+        failed, self._failed_stops = self._failed_stops, []
+        return failed
 
     async def stop(self, identity: Identity, container: Container | None, grace_s: float, cause: str = "") -> None:
         """Stop a process: with a `preStop` after that, in the background. A repeat can only shorten it."""
@@ -93,8 +99,11 @@ class PodHooks:
 
     async def _run_pre_stop(self, identity: Identity, hook: LifecycleHook, deadline_s: float, cause: str) -> None:
         """A hook that fails or takes the whole grace does not keep the process: SIGTERM follows in any case."""
-        if await self._run(identity, hook, deadline_s - self._env.monotonic()):
+        problem = await self._run(identity, hook, deadline_s - self._env.monotonic())
+        if problem:
             self._failures.labels("preStop").inc()
+            self._failed_stops.append((identity, problem))
+            self._on_change()
         left_s = deadline_s - self._env.monotonic()
         while True:
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,13 @@ class Health:
 
 
 HEALTHY = Health()
+POST_START_FAILED: Final = "postStart hook failed"
+"""The beginning of `Health.sick` for a process whose `postStart` failed."""
+
+
+NODE_REPLACED: Final = "NodeReplaced"
+DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+"""Why a pod failed, beside the reasons of a rejection."""
 
 
 class Ending(StrEnum):
@@ -116,8 +124,9 @@ def plan_pod(observation: PodObservation, limits: Limits) -> PodPlan:
         goes = pod.terminating and bool(pod.metadata.deletion_grace_period_seconds)
         return _stop_all(observation, pod, 0.0, "it has ended", Ending.REMOVE if goes else Ending.CONFIRM)
     if observation.disowned:
-        plan = _stop_all(observation, pod, 0.0, "it was bound to an earlier incarnation of the node", Ending.RECORD)
-        return PodPlan(stop=plan.stop, ending=plan.ending, failed="NodeReplaced")
+        why = "it was bound to an earlier incarnation of the node"
+        plan = _stop_all(observation, pod, 0.0, why, Ending.RECORD)
+        return PodPlan(stop=plan.stop, ending=plan.ending, failed=NODE_REPLACED, message=why)
     if observation.held_s is not None:
         # A hold keeps a running pod as it is. A pod that has ended, or is no longer bound here, was stopped above.
         return PodPlan(resync_s=observation.held_s)
@@ -133,7 +142,8 @@ def plan_pod(observation: PodObservation, limits: Limits) -> PodPlan:
     deadline_s = pod.spec.active_deadline_seconds
     if deadline_s is not None and observation.age_s >= deadline_s:
         plan = _stop_all(observation, pod, _grace_s(pod), "its deadline has passed", Ending.RECORD)
-        return PodPlan(stop=plan.stop, ending=plan.ending, failed="DeadlineExceeded")
+        message = f"it was active for more than its deadline of {deadline_s} s"
+        return PodPlan(stop=plan.stop, ending=plan.ending, failed=DEADLINE_EXCEEDED, message=message)
     plan = _run(observation, pod, limits)
     if deadline_s is None:
         return plan
@@ -275,7 +285,8 @@ class _Acts:
             probe = container.liveness_probe if health.started else container.startup_probe
             own_s = probe.termination_grace_period_seconds if probe is not None else None
             grace_s = _grace_s(self.pod) if own_s is None else float(own_s)
-            self.stops.append(Stop(process, grace_s, "a probe failed", f"{health.sick}; the container was killed"))
+            why = "its postStart hook failed" if health.sick.startswith(POST_START_FAILED) else "a probe failed"
+            self.stops.append(Stop(process, grace_s, why, f"{health.sick}; the container was killed"))
         return state.stage
 
     def plan(self) -> PodPlan:

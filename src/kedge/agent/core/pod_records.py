@@ -1,7 +1,7 @@
 """Records of an agent: what each sync of a pod decided, did and wrote, with the pod's uid, bind and node incarnation.
 
-A sync that decides nothing new has no record. `pods` notes the acts; `observe` keeps them. Without a recorder nothing
-is noted, and writes carry no decision.
+A sync that decides nothing new has no record. `pods` notes the acts, `pod_acts` describes them, `observe` keeps them,
+and the event writer writes those that users of the pod should see.
 """
 
 from __future__ import annotations
@@ -12,15 +12,21 @@ from typing import Any, Final
 
 import msgspec
 
+from kedge.agent.core import pod_acts
 from kedge.agent.core.driver import ContainerProcess
 from kedge.agent.core.plan import HEALTHY, Health, PodObservation, PodPlan
+from kedge.agent.core.pod_acts import NotedAct, PodEvent
+from kedge.api.event_bodies import NORMAL, WARNING
+from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions, Written
 from kedge.api.views import PodView
 from kedge.api.wellknown import BIND_ANNOTATION, NODE_KIND
+from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.keys import NO_ORIGIN, Key, Origin, Revision
+from kedge.keys import AGENT_PREFIX, NO_ORIGIN, Key, Origin, Revision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision, PodAct, PodRun
+from kedge.runtime.event_writer import EventNote, EventWriter
 from kedge.runtime.recorded_call import recorded_call
 
 KEPT: Final = "other: acts of an agent"
@@ -30,12 +36,13 @@ KEPT: Final = "other: acts of an agent"
 class AgentRecords:
     """Numbers the decisions of one run of an agent."""
 
-    def __init__(self, env: Env, recorder: Recorder | None, node: str) -> None:
+    def __init__(self, env: Env, recorder: Recorder, client: Client, node: str) -> None:
         self.env = env
         self.recorder = recorder
         self.node = node
-        self.controller = f"agent-{node}"
-        self.process = env.new_uid()[:8] if recorder is not None else ""
+        self.controller = f"{AGENT_PREFIX}{node}"
+        self.process = env.new_uid()[:8]
+        self.events = EventWriter(client, env, self.controller)
         self._count = 0
 
     def next_id(self) -> str:
@@ -55,6 +62,8 @@ class PodRecords:
         self._key = key
         self._node_uid = node_uid
         self._record: Decision | None = None
+        self._events: list[PodEvent] = []
+        """Events that the current sync has noted."""
         self._planned: frozenset[PodAct] = frozenset()
         """The acts of the last plan: a stop or a backoff stays in the plan until it is over."""
         self._health: dict[str, Health] = {}
@@ -64,8 +73,7 @@ class PodRecords:
     def begin(self, attempt: int) -> None:
         """A sync begins; `attempt` counts those in a row that failed."""
         agent = self._agent
-        if agent.recorder is None:
-            return
+        self._events.clear()
         self._record = Decision(
             id=agent.next_id(),
             controller=agent.controller,
@@ -79,17 +87,21 @@ class PodRecords:
             pod_run=PodRun(agent.node, self._node_uid(), 0),
         )
 
-    def end(self, error: BaseException | None = None) -> None:
-        """The sync is over. It is counted and kept if it did anything or failed."""
+    def end(self, pod: Object | None, error: BaseException | None = None) -> None:
+        """The sync is over. It is counted and kept if it did anything or failed; Events about `pod` are written."""
         record, recorder = self._record, self._agent.recorder
         self._record = None
-        if record is None or recorder is None or (not record.steps and error is None):
+        if record is None or (not record.steps and error is None):
             return
         record.result = "await change" if error is None else "failed"
         record.error = "" if error is None else f"{type(error).__name__}: {error}"
         record.took_s = (self._agent.env.now() - record.began).total_seconds()
         acted = any(isinstance(step, PodAct) for step in record.steps)
         record.kept = recorder.why_keep(record) or (KEPT if acted else "")
+        if pod is not None:
+            for reason, text, subject, warning in self._events:
+                note = EventNote(pod, WARNING if warning else NORMAL, reason, text, subject)
+                self._agent.events.note(note, decision=record.id, fence=None)
         recorder.take(record)
 
     # -- acts --------------------------------------------------------------------------------------
@@ -102,30 +114,31 @@ class PodRecords:
         if pod is not None:
             record.generation, record.priority = pod.metadata.generation, pod.spec.priority or 0
             record.pod_run = PodRun(self._agent.node, self._node_uid(), bind_revision(pod, self._agent.node))
-        record.steps.extend(self._probed(observation.health))
-        record.steps.extend(self._ends(observation.processes))
-        acts = frozenset(_acts_of(plan))
-        record.steps.extend(each for each in _acts_of(plan) if each not in self._planned)
-        self._planned = acts
+        for found in (*self._probed(observation.health), *self._ends(observation.processes)):
+            self.note(found)
+        acts = tuple(pod_acts.planned(plan))
+        for each in acts:
+            if each.act not in self._planned:
+                self.note(each)
+        self._planned = frozenset(each.act for each in acts)
 
-    def act(self, verb: str, container: str, why: str = "", attempt: int = 0) -> None:
+    def note(self, noted: NotedAct) -> None:
         """Note an act, or why it failed."""
         if self._record is not None:
-            self._record.steps.append(PodAct(verb, container, why, attempt))
+            self._record.steps.append(noted.act)
+            if noted.event is not None:
+                self._events.append(noted.event)
 
-    def _probed(self, health: Mapping[str, Health]) -> Iterator[PodAct]:
+    def _probed(self, health: Mapping[str, Health]) -> Iterator[NotedAct]:
         for name, now in health.items():
-            for text in _changes(self._health.get(name, HEALTHY), now):
-                yield PodAct("probe", name, text)
+            yield from pod_acts.probed(name, self._health.get(name, HEALTHY), now)
         self._health = dict(health)
 
-    def _ends(self, processes: Sequence[ContainerProcess]) -> Iterator[PodAct]:
+    def _ends(self, processes: Sequence[ContainerProcess]) -> Iterator[NotedAct]:
         ended = {(each.identity.container, each.identity.attempt): each for each in processes if not each.running}
-        for (name, attempt), each in ended.items():
-            if (name, attempt) not in self._ended:
-                reason = f", {each.reason}" if each.reason else ""
-                message = f": {each.message}" if each.message else ""
-                yield PodAct("exit", name, f"exit code {each.exit_code}{reason}{message}", attempt)
+        for identity, each in ended.items():
+            if identity not in self._ended:
+                yield pod_acts.ended(each)
         self._ended = set(ended)
 
     # -- writes ------------------------------------------------------------------------------------
@@ -146,26 +159,6 @@ class PodRecords:
         if self._record is None:
             return await sent
         return await recorded_call(self._record, self._agent.env, verb, key, intent, sent)
-
-
-def _acts_of(plan: PodPlan) -> Iterator[PodAct]:
-    for stop in plan.stop:
-        identity = stop.process.identity
-        yield PodAct("stop", identity.container, stop.why, identity.attempt)
-    for name, pause_s in plan.paused:
-        yield PodAct("back off", name, "it ended and is started again after a pause", delay_s=pause_s)
-    if plan.failed:
-        yield PodAct("fail", "", f"{plan.failed}{f': {plan.message}' if plan.message else ''}")
-
-
-def _changes(before: Health, now: Health) -> Iterator[str]:
-    """The results that changed, in words."""
-    if before.started != now.started:
-        yield "started" if now.started else "not started yet"
-    if before.ready != now.ready:
-        yield "ready" if now.ready else "not ready"
-    if before.sick != now.sick:
-        yield f"{now.sick}, so the process is stopped" if now.sick else "alive"
 
 
 class _BindRecord(msgspec.Struct):

@@ -15,10 +15,21 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from kedge.agent.core import pod_acts
 from kedge.agent.core.config import container_setup
 from kedge.agent.core.driver import CannotStart, ContainerProcess, ContainerSetup, Identity, PullFailed
 from kedge.agent.core.hooks import PodHooks
-from kedge.agent.core.plan import HEALTHY, Ending, Health, PodObservation, PodPlan, Start, latest, plan_pod
+from kedge.agent.core.plan import (
+    HEALTHY,
+    POST_START_FAILED,
+    Ending,
+    Health,
+    PodObservation,
+    PodPlan,
+    Start,
+    latest,
+    plan_pod,
+)
 from kedge.agent.core.pod_records import bind_revision
 from kedge.agent.core.probes import Prober, has_probes
 from kedge.agent.core.resize import NO_RESIZE, PodResizer, ResizeStage, Verdict, needs_decision, plan_resize
@@ -122,9 +133,9 @@ class PodWorker:
             try:
                 done, pause_s = await self._sync()
                 failures = 0
-                self._records.end()
+                self._records.end(self._seen)
             except OperatingError as error:
-                self._records.end(error)
+                self._records.end(self._seen, error)
                 done, failures = False, failures + 1
                 self._context.retries.inc()
                 pause_s = backoff.pause_s(failures, self._env.random)
@@ -139,6 +150,8 @@ class PodWorker:
     async def _sync(self) -> tuple[bool, float | None]:
         """Observe, plan and act once. Returns whether the pod is finished, and when to sync again at the latest."""
         processes = await self._context.of_pod(self.uid)
+        for failed in self._hooks.take_failed_stops():
+            self._records.note(pod_acts.pre_stop_failed(*failed))
         pod = await self._pod()
         if pod is not None and not processes and self._may_be_unadmitted(pod):
             await self._check_admission(pod)
@@ -211,7 +224,7 @@ class PodWorker:
             elif identity in self._hooks.failed or self._hooks.is_starting(identity):
                 known = health.get(identity.container, HEALTHY)
                 failed = self._hooks.failed.get(identity)
-                sick = known.sick if failed is None else f"postStart hook failed: {failed}"
+                sick = known.sick if failed is None else f"{POST_START_FAILED}: {failed}"
                 health[identity.container] = replace(known, started=False, sick=sick)
         return PodObservation(
             pod=pod,
@@ -261,7 +274,7 @@ class PodWorker:
             try:
                 await self._driver.pull(start.container.image)
             except PullFailed:
-                self._records.act("refuse", name, "ImagePullBackOff: its image cannot be pulled", start.attempt)
+                self._records.note(pod_acts.refused(start, "ImagePullBackOff", "its image cannot be pulled"))
                 self._waiting[name] = {"reason": "ImagePullBackOff"}
                 continue
             if self._waiting.get(name, {}).get("reason") == "ImagePullBackOff":
@@ -274,7 +287,7 @@ class PodWorker:
                 await self._start(pod, start, setup, node_uid)
                 self._waiting.pop(name, None)
             except CannotStart as error:
-                self._records.act("refuse", name, f"{error.waiting}: {error.message}", start.attempt)
+                self._records.note(pod_acts.refused(start, error.waiting, error.message))
                 self._waiting[name] = {"reason": error.waiting, "message": error.message}
 
     async def _may_start(self) -> str:
@@ -344,7 +357,7 @@ class PodWorker:
         if keep_s is not None and keep_s <= 0:
             return  # too long without contact to start a process that must not run twice
         await self._driver.start(identity, pod, start.container, setup, keep_s=keep_s)
-        self._records.act("restart" if start.attempt else "start", start.container.name, attempt=start.attempt)
+        self._records.note(pod_acts.started(start))
         self._hooks.started(identity, start.container)
         self._context.starts.labels("restart" if start.attempt else "first").inc()
         for old in await self._context.of_pod(self.uid):

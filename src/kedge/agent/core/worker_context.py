@@ -29,11 +29,11 @@ class WorkerContext:
         env: Env,
         driver: Driver,
         node: NodeRegistration,
+        recorder: Recorder,
         api: ApiAccess | None = None,
-        recorder: Recorder | None = None,
     ) -> None:
         self.client = client
-        self.records = AgentRecords(env, recorder, node.name)
+        self.records = AgentRecords(env, recorder, client, node.name)
         self.tokens = AccountTokens(client, env, api)
         self._api = api
         self.env = env

@@ -14,7 +14,7 @@ from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, JobView, PodDisruptionBudgetView, PodView, ReplicaSetView
-from kedge.controllers.budget.plan import plan_budget, still_disrupted
+from kedge.controllers.budget.plan import plan_budget, starts_to_match_none, still_disrupted
 from kedge.controllers.budget.status import budget_status
 from kedge.controllers.shared.actions import requeue_at
 from kedge.controllers.shared.holds import hold_off
@@ -53,6 +53,8 @@ class BudgetReconciler:
         status = budget_status(budget, plan)
         status["conditions"] += hold_conditions(budget, budget.status.conditions, now)
         await ctx.write_status(found, status)
+        if starts_to_match_none(budget, plan):
+            ctx.event(found, "NoPods", "No pod matches the selector, so no disruption is counted")
         self._allowed.labels(key.namespace, key.name).set(plan.disruptions_allowed)
         again = now + timedelta(seconds=ctx.limits.budget_again_s) if plan.disrupted else None
         return requeue_at(now, again, next_hold_end(budget, now))

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from kedge.api.conditions import find_condition
 from kedge.api.views import PodDisruptionBudgetView, PodView
+from kedge.api.wellknown import DISRUPTION_ALLOWED
 from kedge.controllers.deployment.plan import scaled
 from kedge.controllers.shared.pods import is_active, is_ready
 
@@ -41,6 +43,12 @@ def plan_budget(
         desired, expected = spec.min_available or 0, len(pods)
     allowed = max(0, healthy - desired) if expected > 0 else 0
     return BudgetPlan(healthy, desired, expected, allowed, disrupted)
+
+
+def starts_to_match_none(budget: PodDisruptionBudgetView, plan: BudgetPlan) -> bool:
+    """Whether no pod counts any more, or none ever did: the status before this plan has other counts, or none."""
+    is_new = find_condition(budget.status.conditions, DISRUPTION_ALLOWED) is None
+    return plan.expected_pods == 0 and (is_new or budget.status.expected_pods > 0)
 
 
 def still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kedge.api.holds import active_hold
 from kedge.api.objects import Object
@@ -18,11 +18,12 @@ from kedge.api.wellknown import (
     SLICE_MANAGER_LABEL,
     ZONE_LABEL,
 )
-from kedge.controllers.endpoints.plan import Json, Slice, plan_slices
+from kedge.controllers.endpoints.plan import Json, Slice, SlicePlan, plan_slices
 from kedge.controllers.shared.actions import requeue_at
 from kedge.controllers.shared.holds import hold_off, split_held
 from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, POD, SERVICE
 from kedge.env import Env
+from kedge.errors import Forbidden, Invalid, TooLarge
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet
@@ -89,21 +90,27 @@ class EndpointsReconciler:
             zones=self._zones(ctx, pods),
             endpoints_max=ctx.limits.slice_endpoints_max,
         )
-        # New endpoints are listed before old ones are removed, so that a Service keeps as many as possible.
+        free, ends = split_held(ours.values(), NAME, now)
+        try:
+            await self._apply(ctx, service, plan, {each.key.name: each for each in free})
+        except (Forbidden, Invalid, TooLarge) as error:
+            ctx.event(service, "FailedToUpdateEndpointSlices", error.message, warning=True)
+            raise
+        return requeue_at(now, *ends)
+
+    async def _apply(self, ctx: Context, service: Object, plan: SlicePlan, touchable: Mapping[str, Object]) -> None:
+        """New endpoints are listed before old ones are removed, so that a Service keeps as many as possible."""
         for made in plan.create:
             self._slices.labels("create").inc()
             await ctx.ensure(ENDPOINT_SLICE, slice_body(service, made))
-        free, ends = split_held(ours.values(), NAME, now)
-        touchable = {each.key.name for each in free}
         for made in plan.update:
             if made.name in touchable:
                 self._slices.labels("update").inc()
-                await ctx.patch(ours[made.name], {"endpoints": list(made.endpoints)})
+                await ctx.patch(touchable[made.name], {"endpoints": list(made.endpoints)})
         for name in plan.delete:
             if name in touchable:
                 self._slices.labels("delete").inc()
-                await ctx.delete(ours[name])
-        return requeue_at(now, *ends)
+                await ctx.delete(touchable[name])
 
     def _zones(self, ctx: Context, pods: Iterable[PodView]) -> dict[str, str]:
         zones = {}

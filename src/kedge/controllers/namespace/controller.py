@@ -16,7 +16,7 @@ from kedge.api.wellknown import (
     NODE_ALLOCATION_KIND,
 )
 from kedge.controllers.namespace.plan import plan_namespace
-from kedge.controllers.namespace.status import CONTENT, namespace_conditions
+from kedge.controllers.namespace.status import CONTENT, namespace_conditions, namespace_events
 from kedge.controllers.shared.holds import hold_off
 from kedge.controllers.shared.kinds import NAMESPACE
 from kedge.env import Env
@@ -63,7 +63,10 @@ class NamespaceReconciler:
             left = [name for name in view.spec.finalizers if name != FINALIZER]
             await ctx.patch(found, {"spec": {"finalizers": left}}, subresource="finalize")
             return Action.await_change(reason="it is empty")
-        await ctx.write_status(found, {"conditions": namespace_conditions(view, plan, failure)})
+        conditions = namespace_conditions(view, plan, failure)
+        await ctx.write_status(found, {"conditions": conditions})
+        for why, text, warning in namespace_events(view, conditions):
+            ctx.event(found, why, text, warning=warning)
         reason = "; ".join(["it is not empty yet", *(f"{each}: {hold}" for each, hold in holds.items())][:5])
         return Action.requeue(delay_s=ctx.limits.namespace_retry_s, condition=CONTENT, reason=reason)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition
@@ -13,6 +14,14 @@ CONTENT, FINALIZERS, FAILURE = (
     "NamespaceFinalizersRemaining",
     "NamespaceDeletionContentFailure",
 )
+
+
+def namespace_events(view: NamespaceView, conditions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, bool]]:
+    """Reason, text and whether it is a warning, of each condition that becomes true: the deletion waits for that."""
+    for each in conditions:
+        known = find_condition(view.status.conditions, each["type"])
+        if each["status"] == "True" and (known is None or known.status != "True"):
+            yield each["reason"], f"The deletion waits for: {each['message']}", each["type"] != CONTENT
 
 
 def namespace_conditions(view: NamespaceView, plan: NamespacePlan, failure: str) -> list[dict[str, Any]]:

@@ -143,7 +143,7 @@ class PodAct(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="act"):
     """An act of an agent on a pod, or an observation that its next act follows from."""
 
     verb: str
-    """`start`, `restart`, `stop`, `back off`, `refuse`, `fail`, `exit` or `probe`."""
+    """`start`, `restart`, `stop`, `back off`, `refuse`, `fail`, `exit`, `probe` or `hook`."""
     container: str
     """Empty if it is about the whole pod."""
     why: str = ""

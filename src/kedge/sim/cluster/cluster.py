@@ -282,7 +282,7 @@ class Cluster:
             observer(driver, process)
 
     async def _run_agent(self, host: Host, node: Node) -> None:
-        env = host.env(limits=node.limits)
+        env = host.env(limits=self._recorded(node.limits))
         transport = self.transport(host, server=self._next_server())
         transport.caller = f"{NODE_USER_PREFIX}{node.name}"
         client = Client(transport, env, component=host.name)
@@ -294,7 +294,7 @@ class Cluster:
             boot_id=node.driver.boot_id,
             system=SYSTEM,
         )
-        agent = Agent(client, env, node.driver, machine)
+        agent = Agent(client, env, node.driver, machine, Recorder(env))
         node.agents.append(agent)
         await agent.run()
 
@@ -317,9 +317,7 @@ class Cluster:
     async def _run_process(
         self, host: Host, makers: Sequence[ComponentFactory] | ProcessFactory, limits: Limits
     ) -> None:
-        if self.recording is not None:  # the story shows what each decision read
-            limits = replace(limits, decisions_sample_every=1)
-        env = host.env(limits=limits)
+        env = host.env(limits=self._recorded(limits))
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
         context = ProcessContext(client, env, CacheSet(client, env), Recorder(env))
         made = makers(context) if callable(makers) else [make(context) for make in makers]
@@ -328,6 +326,10 @@ class Cluster:
         async with asyncio.TaskGroup() as group:
             for component in process.components:
                 group.create_task(component.run(), name=type(component).__name__)
+
+    def _recorded(self, limits: Limits) -> Limits:
+        """A recording has every decision: its story shows what each of them read."""
+        return limits if self.recording is None else replace(limits, decisions_sample_every=1)
 
     def _next_server(self) -> int:
         """The server of a new process: round-robin, so that every server has clients."""

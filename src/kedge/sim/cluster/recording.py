@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from kedge.api.kinds import KINDS
 from kedge.kept import Section, parse_section
 from kedge.observe.readers.recording import Recording
+from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import (
     PROCESS_ENDED,
     RECORDING_ENDED,
     CommitRecord,
+    Decision,
     OutsideEvent,
     RecordEncoder,
     StoreState,
@@ -85,17 +87,13 @@ class ClusterRecording:
         for process in self._cluster.processes:
             name = process.host.name
             lives[name] = lives.get(name, 0) + 1
-            recorder = process.context.recorder
-            # A crash parks the work of a process, so the records of decisions that it cut off are still there.
-            why = PROCESS_ENDED if process.ended else RECORDING_ENDED
-            unfinished = [cut_off_record(each, why) for each in recorder.unfinished()]
-            decisions = [*[*recorder.decisions()][::-1], *unfinished]
-            made.decisions += decisions
-            made.coverages.append(recorder.coverage_record(f"{name}#{lives[name]}"))
-            made.counts.append(recorder.counts_record(f"{name}#{lives[name]}"))
+            decisions = _add_decisions(made, process.context.recorder, f"{name}#{lives[name]}", ended=process.ended)
             deciders = dict.fromkeys(each.process for each in decisions)
             for cache in process.context.caches:
                 made.received.append(received_part(cache, process=f"{name}#{lives[name]}", deciders=deciders))
+        for node in self._cluster.nodes.values():
+            for life, agent in enumerate(node.agents, 1):
+                _add_decisions(made, agent.recorder, f"{node.name}#{life}")
         return made
 
     def sections(self) -> Iterator[Section]:
@@ -115,3 +113,15 @@ class ClusterRecording:
             yield from map(parse_section, encoder.coverage(coverage))
         for counts in made.counts:
             yield from map(parse_section, encoder.counts(counts))
+
+
+def _add_decisions(made: Recording, recorder: Recorder, process: str, *, ended: bool = False) -> list[Decision]:
+    """Add what a recorder holds. Returns its decisions, oldest first, then those that were cut off."""
+    # A crash parks the work of a process, so the records of decisions that it cut off are still there.
+    why = PROCESS_ENDED if ended else RECORDING_ENDED
+    decisions = [*recorder.decisions()][::-1]
+    decisions += [cut_off_record(each, why) for each in recorder.unfinished()]
+    made.decisions += decisions
+    made.coverages.append(recorder.coverage_record(process))
+    made.counts.append(recorder.counts_record(process))
+    return decisions

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from kedge.keys import Key
 from kedge.observe.readers.recording import Recording
-from kedge.observe.readers.timeline import COMMITTED, DECIDED, UNSCHEDULABLE, TimelineEntry, timeline
+from kedge.observe.readers.timeline import ACTED, COMMITTED, DECIDED, UNSCHEDULABLE, TimelineEntry, timeline
 from kedge.observe.records import CacheMark
 
 _STALE_S = 5.0
@@ -161,6 +161,7 @@ def _shortened(lines: Iterable[TimelineEntry], named: Collection[str]) -> Iterat
 
 def _without_details(lines: Iterable[TimelineEntry], named: Collection[str]) -> Iterator[TimelineEntry]:
     """Without details, without expectations that held at once, and without the return to normal after the last step.
+    The acts of agents are details: the status of the pod follows.
 
     A timeout that its sender recorded is left out: the line of the sender has the outcome too. The use of a reservation
     by a pod that the file names is shown, although the bind follows.
@@ -173,7 +174,7 @@ def _without_details(lines: Iterable[TimelineEntry], named: Collection[str]) -> 
         timeout = _TIMEOUT.match(each.text) if each.kind == "timeout" else None
         reuse = _REUSE.search(each.text) if each.kind == DECIDED else None
         detail = each.detail and not (reuse is not None and reuse[1] in named)
-        hidden = over or detail or each.kind in ("phase", "partition")
+        hidden = over or detail or each.kind in ("phase", "partition", ACTED)
         hidden = hidden or (timeout is not None and f"{timeout[1]} {timeout[2]}" in recorded)
         expects = each.kind == "step" and each.text.startswith("expect ")
         if each.kind == "violation" or not (hidden or expects):

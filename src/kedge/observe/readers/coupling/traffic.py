@@ -9,14 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
+
+import msgspec
 
 from kedge.api.field_notes import WHOLE
 from kedge.api.objects import Object
 from kedge.api.wellknown import EVENT_KIND, LEASE_KIND, NODE_KIND, POD_KIND
-from kedge.keys import Key, Revision
+from kedge.keys import AGENT_PREFIX, NODE_USER_PREFIX, Key, Revision
 from kedge.observe.readers.coupling.fields import EXISTENCE, changed_fields, fields_of, touches
 from kedge.observe.readers.recording import Recording
 from kedge.observe.recording.aggregate import OTHER, TOUCH, WAKE, fields_of_patch
@@ -24,10 +26,9 @@ from kedge.observe.recording.rules import WROTE
 from kedge.observe.records import Call, CountsRecord, Decision
 
 AGENTS: Final = "agents"
-"""The writer of the status of nodes and pods, where its requests keep no records."""
+"""The agents of all nodes: one program, which writes the status of nodes and pods."""
 USER: Final = "user"
 """The writer of a version that no decision led to and whose caller has no name."""
-_NODE_USER: Final = "system:node:"
 READ_VERBS: Final = frozenset({"get", "list", "index"})
 """Verbs of reads, from a cache or from the server."""
 _CREATES: Final = frozenset({"create", "ensure"})
@@ -98,6 +99,7 @@ class Traffic:
 
 def traffic_of(recording: Recording, schedulers: Mapping[str, Mapping[str, Iterable[str]]]) -> Traffic:
     """Gather a recording. `schedulers` has the declared fields, by kind, of components whose reads are not noted."""
+    recording = replace(recording, decisions=[_relabelled(each) for each in recording.decisions])
     made = Traffic(decisions=sorted(recording.decisions, key=lambda each: each.began))
     _add_counts(made, recording.counts)
     made.complete = _is_complete(recording)
@@ -127,6 +129,21 @@ def traffic_of(recording: Recording, schedulers: Mapping[str, Mapping[str, Itera
     return made
 
 
+def component_of(name: str) -> str:
+    """The name of a controller; `agents` for the agent of any node."""
+    return AGENTS if name.startswith(AGENT_PREFIX) else name
+
+
+def _relabelled(decision: Decision) -> Decision:
+    """The decision by the name of its component, as are the writers that woke it."""
+    if any(writer.startswith(AGENT_PREFIX) for _, writer in decision.wakes):
+        wakes = tuple((what, component_of(writer)) for what, writer in decision.wakes)
+        decision = msgspec.structs.replace(decision, wakes=wakes)
+    if decision.controller.startswith(AGENT_PREFIX):
+        decision = msgspec.structs.replace(decision, controller=AGENTS)
+    return decision
+
+
 def _add_counts(made: Traffic, counts: Iterable[CountsRecord]) -> None:
     """Sum over processes; of one process the last count of each row."""
     rows: dict[tuple[str, str, str, str, str], int] = {}
@@ -135,8 +152,13 @@ def _add_counts(made: Traffic, counts: Iterable[CountsRecord]) -> None:
     for record in counts:
         groups[record.process] = frozenset(record.deciders)
         rates.add(record.noted_every)
+        counted: dict[tuple[str, str, str, str, str], int] = {}
         for row in record.rows:
-            rows[record.process, row.controller, row.verb, row.kind, row.field] = row.count
+            about = component_of(row.field) if row.verb == WAKE else row.field
+            # Agents that share a process are one controller here.
+            place = record.process, component_of(row.controller), row.verb, row.kind, about
+            counted[place] = counted.get(place, 0) + row.count
+        rows |= counted
     made.groups, made.noted_every = list(groups.values()), tuple(sorted(rates))
     for (_, controller, verb, kind, name), count in rows.items():
         if controller == OTHER or kind in _NO_INPUT:
@@ -186,7 +208,7 @@ def _add_reads(made: Traffic, decision: Decision) -> None:
             if "/" in what:
                 made.wakes[name][what.partition("/")[0]][writer] += 1
     if decision.scheduling is not None and (cause := decision.scheduling.cause) is not None:
-        made.wakes[name][cause.key.kind][cause.writer] += 1
+        made.wakes[name][cause.key.kind][component_of(cause.writer)] += 1
 
 
 # -- writes of objects -----------------------------------------------------------------------------
@@ -283,9 +305,9 @@ def writer_name(new: Object, fields: frozenset[str]) -> str:
     """The controller, the agents, or the user behind a version."""
     origin = new.origin
     if origin.decision:
-        return origin.writer
+        return component_of(origin.writer)
     if origin.caller:
-        return AGENTS if origin.caller.startswith(_NODE_USER) else origin.caller
+        return AGENTS if origin.caller.startswith(NODE_USER_PREFIX) else origin.caller
     status = any(each.startswith("status") for each in fields)
     reported = new.key.kind == NODE_KIND or (new.key.kind == POD_KIND and EXISTENCE not in fields)
     return AGENTS if status and reported else USER

@@ -89,13 +89,14 @@ def log_of(folder: Path) -> str:
 
 
 def keeper_pids(folder: Path) -> list[int]:
-    found = []
+    """Keepers, without children that one has just forked: these have its command line until they start a program."""
+    parents = {}
     for each in Path("/proc").iterdir():
         with suppress(OSError):
             line = (each / "cmdline").read_bytes() if each.name.isdigit() else b""
             if b"keeper.py" in line and str(folder).encode() in line:
-                found.append(int(each.name))
-    return found
+                parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+    return [pid for pid, parent in parents.items() if parent not in parents]
 
 
 def keeper_pid(folder: Path) -> int:

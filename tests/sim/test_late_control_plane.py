@@ -64,8 +64,8 @@ async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float, lag_s: 
 def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_working() -> None:
     """The lag is that of the watches: node lifecycle, blind by its watches, does not declare a silent node unready.
 
-    A rollout that lists alone move has about thirty steps, each of which waits for a list: 750 s on average, and from
-    400 s to 1150 s over 150 seeds. Half an hour is still long before the first watch event arrives.
+    A rollout that lists alone move waits for a list at every step: 370 s to 1140 s in 156 runs, 760 s on average, about
+    the same with and without Events. Half an hour is still long before the first watch event arrives.
     """
     limits = replace(LIMITS, relist_every_s=30.0)
     for seed in range(2):

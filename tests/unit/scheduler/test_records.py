@@ -118,7 +118,7 @@ def test_attempts_without_a_record_are_counted_like_those_with_one(sample_every:
 
 
 @with_scheduler(replace(LIMITS, decisions_sample_every=10**9, scheduler_assumption_changes_max=1))
-async def test_a_record_made_after_too_many_changes_says_that_it_cannot_be_run_again(harness: SchedulerHarness) -> None:
+async def test_a_record_made_after_too_many_changes_cannot_be_run_again(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="2"))
     for name in ("web-0", "web-1"):
         await harness.pod(name)

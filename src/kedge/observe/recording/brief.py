@@ -17,7 +17,7 @@ Release = Callable[[], None]
 
 
 class BriefDecision(BegunDecision, Protocol):
-    """What is counted of a bind. Nothing in it changes."""
+    """A bind as it is counted. Nothing in it changes."""
 
     @property
     def wake(self) -> tuple[str, str]: ...

@@ -148,7 +148,6 @@ class Draft:
 # -- splicing --------------------------------------------------------------------------------------
 
 _METADATA = b'"metadata":{'
-_CLOSE = ord("}")
 
 
 class Versioned(Protocol):
@@ -162,10 +161,13 @@ class Versioned(Protocol):
 
 
 def splice(value: bytes, revision: Revision) -> bytes:
-    """A stored object as a reader sees it: with its `resourceVersion`, without decoding it."""
-    at = _after_metadata(value)
-    comma = b"" if value[at] == _CLOSE else b","
-    return b'%b"resourceVersion":"%d"%b%b' % (value[:at], revision, comma, value[at:])
+    """A stored object as a reader sees it: with its `resourceVersion`, without decoding it.
+
+    Its metadata is among its first three fields and has a name, so that a comma follows.
+    """
+    made = value.replace(_METADATA, b'"metadata":{"resourceVersion":"%d",' % revision, 1)
+    check(len(made) > len(value), "a stored object has its metadata among its first three fields")
+    return made
 
 
 def splice_list(
@@ -183,25 +185,7 @@ def splice_list(
     if remaining:
         metadata["remainingItemCount"] = remaining
     head = _ENCODER.encode({"apiVersion": api_version, "kind": f"{kind}List", "metadata": metadata})
-    # One copy in all: the values are joined in place, and only their first few bytes are rewritten.
-    parts: list[bytes | memoryview] = [head[:-1], b',"items":[']
-    between = b""
-    for entry in entries:
-        value = entry.value
-        at = _after_metadata(value)
-        comma = b"" if value[at] == _CLOSE else b","
-        parts.append(b'%b%b"resourceVersion":"%d"%b' % (between, value[:at], entry.modified, comma))
-        parts.append(memoryview(value)[at:])
-        between = b","
-    parts.append(b"]}")
-    return b"".join(parts)
-
-
-def _after_metadata(value: bytes) -> int:
-    """The offset of the first member of the metadata."""
-    at = value.find(_METADATA)
-    check(at >= 0, "a stored object has its metadata among its first three fields")
-    return at + len(_METADATA)
+    return b'%b,"items":[%b]}' % (head[:-1], b",".join([splice(each.value, each.modified) for each in entries]))
 
 
 # -- comparing -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from kedge.api.codec import (
 from kedge.errors import BadRequest, InvariantBroken
 
 stored_objects = st.builds(
-    lambda metadata, rest: {**rest, "apiVersion": "v1", "kind": "Pod", "metadata": metadata},
+    lambda metadata, rest: {**rest, "apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "name": "web"}},
     st.dictionaries(texts, values, max_size=4),
     objects,
 )

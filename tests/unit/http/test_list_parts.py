@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -52,12 +53,12 @@ def test_the_parts_are_the_bytes_of_the_whole_list(
             whole[f"more{number}"] = [each for part in slices for each in part]
             members.append(ListMember(b'],"more%d":[' % number, _encoded(slices)))
     encoded = msgspec.json.encode(whole)
-    assert b"".join(plain_parts(members)) == encoded
-    assert b"".join(indented_parts(members)) == msgspec.json.format(encoded, indent=2)
+    assert b"".join(chain.from_iterable(plain_parts(members))) == encoded
+    assert b"".join(chain.from_iterable(indented_parts(members))) == msgspec.json.format(encoded, indent=2)
 
 
-def _encoded(slices: list[list[Any]]) -> list[bytes]:
-    return [msgspec.json.encode(part)[1:-1] for part in slices]
+def _encoded(slices: list[list[Any]]) -> list[list[bytes]]:
+    return [[msgspec.json.encode(part)[1:-1]] for part in slices]
 
 
 async def calls_in_the_longest_turn(work: Awaitable[_T]) -> tuple[int, _T]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kedge.server.http.reply_head import Header, as_chunk, reply_head
@@ -101,6 +101,15 @@ class Exchange:
     def write(self, data: bytes) -> None:
         if data and not self.closed:
             self.connection.write(data if self._plain else as_chunk(data))
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        """As `write`, of several pieces in one chunk: they are copied once."""
+        if self.closed:
+            return
+        if self._plain:
+            self.connection.write(b"".join(pieces))
+        else:
+            self.connection.write(b"".join([b"%x\r\n" % sum(map(len, pieces)), *pieces, b"\r\n"]))
 
     @property
     def chunked(self) -> bool:

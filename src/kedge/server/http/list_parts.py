@@ -35,8 +35,9 @@ class ListMember(NamedTuple):
 
     opening: bytes
     """The bytes from the end of the previous array, or from the start of the list, up to and with `[`."""
-    slices: Iterable[bytes]
-    """The elements, several in each slice, separated by commas. No slice is empty."""
+    slices: Iterable[Sequence[bytes]]
+    """The elements, several in each slice, separated by commas, in pieces: they are joined once, when they are written.
+    No slice is empty."""
 
 
 def slices_of(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
@@ -61,12 +62,12 @@ def object_members(
     """As `ObjectList.json`."""
     kind = found.kind
     whole = splice_list(kind.api_version, kind.kind, (), found.revision, found.continue_token, found.remaining)
-    objects = (b",".join([each.json() for each in part]) for part in converted_slices(found.objects, convert))
+    objects = ([b",".join([each.json() for each in part])] for part in converted_slices(found.objects, convert))
     yield ListMember(whole[: -len(_END)], objects)
     if origins:
         yield ListMember(b'],"kedge":[', _origin_slices(found.objects))
     if removed is not None:
-        yield ListMember(b'],"kedgeRemoved":[', (_encode(part)[1:-1] for part in slices_of(removed)))
+        yield ListMember(b'],"kedgeRemoved":[', ([_encode(part)[1:-1]] for part in slices_of(removed)))
 
 
 def converted_slices(objects: Sequence[Object], convert: Convert | None) -> Iterator[Sequence[Object]]:
@@ -76,7 +77,7 @@ def converted_slices(objects: Sequence[Object], convert: Convert | None) -> Iter
 
 def document_members(head: dict[str, Any], name: str, slices: Iterable[Sequence[Any]]) -> Iterator[ListMember]:
     """A list whose items are encoded: `head` with one more member."""
-    yield ListMember(_encode(head)[:-1] + b',"%b":[' % name.encode(), (_encode(part)[1:-1] for part in slices))
+    yield ListMember(_encode(head)[:-1] + b',"%b":[' % name.encode(), ([_encode(part)[1:-1]] for part in slices))
 
 
 def stored_members(found: StoredList, *, origins: bool) -> Iterator[ListMember]:
@@ -88,17 +89,20 @@ def stored_members(found: StoredList, *, origins: bool) -> Iterator[ListMember]:
         yield ListMember(b'],"kedge":[', _origin_slices(found.entries))
 
 
-def _stored_slices(found: StoredList) -> Iterator[bytes]:
+def _stored_slices(found: StoredList) -> Iterator[Sequence[bytes]]:
     parts: list[bytes] = []
     size = 0
     for entry in found.entries:
-        parts.append(splice(entry.value, entry.modified))
-        size += len(entry.value)
+        value = entry.value
+        if parts:
+            parts.append(b",")
+        parts.append(splice(value, entry.modified))
+        size += len(value)
         if size >= SLICE_BYTES:
-            yield b",".join(parts)
+            yield parts
             parts, size = [], 0
     if parts:
-        yield b",".join(parts)
+        yield parts
 
 
 class _WithOrigin(Protocol):
@@ -109,9 +113,9 @@ class _WithOrigin(Protocol):
     def origin(self) -> Origin: ...
 
 
-def _origin_slices(versions: Sequence[_WithOrigin]) -> Iterator[bytes]:
+def _origin_slices(versions: Sequence[_WithOrigin]) -> Iterator[Sequence[bytes]]:
     for part in slices_of(versions):
-        yield b",".join([origin_json(each.created, each.origin) for each in part])
+        yield [b",".join([origin_json(each.created, each.origin) for each in part])]
 
 
 def origin_json(created: Revision, origin: Origin) -> bytes:
@@ -122,19 +126,19 @@ def origin_json(created: Revision, origin: Origin) -> bytes:
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-def plain_parts(members: Iterable[ListMember]) -> Iterator[bytes]:
+def plain_parts(members: Iterable[ListMember]) -> Iterator[Sequence[bytes]]:
     """The list as JSON, a slice a part."""
     before = b""
     for opening, slices in members:
         before += opening
         for each in slices:
-            yield before + each
+            yield [before, *each]
             before = b","
         before = b"" if before == b"," else before
-    yield before + _END
+    yield [before + _END]
 
 
-def indented_parts(members: Iterable[ListMember]) -> Iterator[bytes]:
+def indented_parts(members: Iterable[ListMember]) -> Iterator[Sequence[bytes]]:
     """As `plain_parts`, indented. The parts together are what `msgspec.json.format` makes of the whole list."""
     before = b""
     for number, (opening, slices) in enumerate(members):
@@ -142,10 +146,11 @@ def indented_parts(members: Iterable[ListMember]) -> Iterator[bytes]:
         between = b"\n"
         for each in slices:
             # As the only member of an object, so that the elements are at their depth.
-            yield before + between + msgspec.json.format(_ALONE + each + _END, indent=_INDENT)[_ALONE_HEAD:_ALONE_TAIL]
+            alone = msgspec.json.format(b"".join([_ALONE, *each, _END]), indent=_INDENT)
+            yield [before, between, alone[_ALONE_HEAD:_ALONE_TAIL]]
             before, between = b"", b",\n"
         before = before if between == b"\n" else b"\n" + b" " * _INDENT
-    yield before + b"]\n}"
+    yield [before, b"]\n}"]
 
 
 _ALONE: Final = b'{"x":['

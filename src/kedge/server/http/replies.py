@@ -135,7 +135,7 @@ class Replier:
 
     async def _list(self, members: Iterable[ListMember], count: int) -> None:
         if count <= SLICE_ITEMS:
-            self.raw(b"".join(plain_parts(members)))
+            self.raw(b"".join([piece for part in plain_parts(members) for piece in part]))
         else:
             await self._stream(members)
 
@@ -158,7 +158,10 @@ class Replier:
         squeeze = zlib.compressobj(1, zlib.DEFLATED, 31) if self._gzip else None
         exchange.start(200, headers=((b"Content-Encoding", b"gzip"),) if squeeze is not None else ())
         for part in parts:
-            exchange.write(part if squeeze is None else squeeze.compress(part))
+            if squeeze is None:
+                exchange.write_pieces(part)
+            else:
+                exchange.write(squeeze.compress(b"".join(part)))
             await exchange.drained()
             await asyncio.sleep(0)
             if exchange.closed:

@@ -61,16 +61,6 @@ from kedge.api.views.kedge_dev import (
     ZoneQuotaView,
 )
 from kedge.api.views.probes import HTTPGetAction, LifecycleHook, Probe
-from kedge.api.views.rbac import (
-    AggregationRule,
-    ClusterRoleBindingView,
-    ClusterRoleView,
-    PolicyRule,
-    RoleBindingView,
-    RoleRef,
-    RoleSubject,
-    RoleView,
-)
 from kedge.api.views.volumes import (
     DownwardVolume,
     EnvVarSource,
@@ -94,12 +84,9 @@ from kedge.api.views.workloads import (
 __all__ = [
     "EMPTY_MAP",
     "Affinity",
-    "AggregationRule",
     "AllocatedPort",
     "AllocationEntry",
     "ApiStruct",
-    "ClusterRoleBindingView",
-    "ClusterRoleView",
     "Condition",
     "Container",
     "ContainerImage",
@@ -143,7 +130,6 @@ __all__ = [
     "PodStatus",
     "PodTemplate",
     "PodView",
-    "PolicyRule",
     "PriorityClassView",
     "Probe",
     "RecordingWindowView",
@@ -154,10 +140,6 @@ __all__ = [
     "ResourceList",
     "ResourceQuotaView",
     "ResourceRequirements",
-    "RoleBindingView",
-    "RoleRef",
-    "RoleSubject",
-    "RoleView",
     "RolloutView",
     "SchedulingPolicyView",
     "Scope",

@@ -934,6 +934,11 @@ class Limits:
     http_write_buffer_bytes: int = bound(
         256 * 1024, "unsent bytes of one connection before its writer waits", metric="kedge_http_connections"
     )
+    http_list_blocks_bytes_max: int = bound(
+        32 * 1024 * 1024,
+        "bytes of lists that are kept as JSON for the next list of the same objects",
+        metric="kedge_http_list_blocks_bytes",
+    )
     http_stalled_s: float = bound(
         60.0,
         "a client that leaves replies unread must read a quarter of its buffer in this time, or is cut off",

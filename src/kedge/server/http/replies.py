@@ -22,6 +22,7 @@ from kedge.api.requests import ObjectList, Written
 from kedge.api.wellknown import POD_KIND, RESOURCE_QUOTA_KIND, SERVICE_KIND
 from kedge.env import Env
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.list_parts import (
     SLICE_ITEMS,
     Convert,
@@ -129,9 +130,9 @@ class Replier:
         """Send a list: a short one at once, a long one in slices with a turn for others after each."""
         await self._list(self._members(found, form, convert), len(found.objects))
 
-    async def stored(self, found: StoredList) -> None:
+    async def stored(self, found: StoredList, blocks: ListBlocks) -> None:
         """Send a list of stored versions: as `listed` does, and no object is made of them."""
-        await self._list(stored_members(found, origins=self._origins), len(found.entries))
+        await self._list(stored_members(found, blocks, origins=self._origins), len(found.entries))
 
     async def _list(self, members: Iterable[ListMember], count: int) -> None:
         if count <= SLICE_ITEMS:

@@ -62,6 +62,7 @@ from kedge.server.http.bodies import duplicate_fields, read_object, read_options
 from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.negotiation import ReplyForm, reply_form
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
 from kedge.server.http.routes import ResourcePath
@@ -86,6 +87,7 @@ class Resources:
         self._service = service
         self._env = env
         self.watches = WatchFeed(env)
+        self.blocks = ListBlocks(env.limits, env.metrics)
         self._types = type_table()
 
     @property
@@ -246,7 +248,8 @@ class _Call:
         options = parameters.list_options(self._query, self._path.namespace, caller=self._caller.user)
         request = List(self._kind, options)
         if self._form is ReplyForm.OBJECT and self._version is None and not options.selects:
-            await self._reply.stored(await self._send(request, self._resources.service.list_stored))
+            resources = self._resources
+            await self._reply.stored(await self._send(request, resources.service.list_stored), resources.blocks)
             return
         found = await self._send(request)
         if self._version is None:

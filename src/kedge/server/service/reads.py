@@ -42,7 +42,7 @@ class StoredList(NamedTuple):
     """One page of a list as stored versions, for a transport that splices their bytes."""
 
     kind: Kind
-    entries: Sequence[Entry]
+    entries: list[Entry]
     revision: Revision
     continue_token: str
     remaining: int | None

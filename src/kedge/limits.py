@@ -405,7 +405,7 @@ class Limits:
         metric="kedge_decisions_held",
     )
     decisions_recent_max: int = bound(
-        1_024,
+        256,
         "versions whose writers no rule kept, held for a while: if a kept decision read one, its writer is kept too",
         metric="kedge_decisions_recent",
     )
@@ -416,9 +416,16 @@ class Limits:
         metric="kedge_decisions_log_unencoded",
     )
     decisions_sample_every: int = bound(
-        16,
+        256,
         "of the records that no rule keeps, one in this many is sampled",
         metric="kedge_decisions_kept_total",
+    )
+    decisions_quiet_per_s: float = bound(
+        10.0,
+        "decisions that wrote something and that no other rule keeps are kept while there are fewer than this in a"
+        " second, so that a quiet cluster has every record and a busy one pays for a sample",
+        metric="kedge_decisions_kept_total",
+        least=0.0,
     )
     decision_rows_max: int = bound(
         20_000,

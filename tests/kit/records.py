@@ -36,6 +36,7 @@ class Time:
 
 
 def make_env(time: Time | None = None, **limits: float) -> Env:
+    """An environment in which the rule `quiet` is off, unless the limits turn it on."""
     source, ticking = Random(1), time or Time()
     return Env(
         now=ticking.now,
@@ -43,7 +44,7 @@ def make_env(time: Time | None = None, **limits: float) -> Env:
         random=source,
         new_uid=lambda: uid_from(source),
         spawn=TaskSpawner(),
-        limits=replace(Limits(), **limits),  # type: ignore[arg-type]
+        limits=replace(Limits(), **{"decisions_quiet_per_s": 0.0, **limits}),  # type: ignore[arg-type]
     )
 
 

@@ -28,7 +28,12 @@ from kedge.scheduler.report.recheck import recheck_attempts
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
 LIMITS = Limits(
-    decisions_sample_every=1, scheduler_flush_s=1e6, scheduler_explained_s=1.0, lease_s=6.0, lease_renew_s=4.0
+    decisions_sample_every=1,
+    decisions_quiet_per_s=0.0,
+    scheduler_flush_s=1e6,
+    scheduler_explained_s=1.0,
+    lease_s=6.0,
+    lease_renew_s=4.0,
 )
 """Every record is kept, and a pod that is not woken is never tried: there is no flush."""
 

@@ -26,11 +26,11 @@ from kedge.runtime.cache import (
     Cache,
     CacheChange,
     CacheSet,
+    CurrentMarks,
     Freshness,
     NotSynced,
     Subscription,
     WriteFloors,
-    marks_of,
     pin_all,
 )
 from kedge.runtime.catch_up import is_caught_up, wait_caught_up
@@ -110,6 +110,7 @@ class Controller:
             else runtime.lease
         )
         self._by_kind: dict[str, Cache] = {}
+        self._marks = CurrentMarks(self._by_kind)
         self._subscriptions: list[Subscription] = []
         self._behind: dict[Key, OperatingError] = {}
         """Keys whose floors were not met in time: their next run fails with this error."""
@@ -367,7 +368,7 @@ class Controller:
         )
         notes = None
         if recorder is not None:
-            decision.marks = marks_of(self._by_kind.values(), env.monotonic())
+            decision.marks = self._marks.at(env.monotonic())
             notes = recorder.notes_for(decision)
         ctx = Context(
             self._client,

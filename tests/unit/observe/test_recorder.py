@@ -286,7 +286,7 @@ def test_records_may_be_added_during_iteration() -> None:
 
 def test_coverage_counts_seen_and_kept_decisions_by_rule() -> None:
     time = Time()
-    recorder = Recorder(make_env(time, decisions_kept_max=2))
+    recorder = Recorder(make_env(time, decisions_kept_max=2, decisions_sample_every=16))
     assert recorder.coverage().held_since is None
     time.seconds = 30.0
     for n, kept in enumerate(["", "", "sample", "failure: Conflict", "failure: failed", "requested"]):

@@ -70,18 +70,44 @@ def test_named_tenants_are_kept() -> None:
 
 def test_the_sample_is_the_same_in_every_process() -> None:
     """The expected ids are literals, so that a hash that differs between processes is noticed."""
-    recorder = Recorder(make_env())
+    recorder = Recorder(make_env(decisions_sample_every=16))
     assert [n for n in range(100) if recorder.why_keep(decision(f"d-{n}"))] == [16, 21, 40, 68, 77, 82]
 
 
 @pytest.mark.parametrize("numbered", [True, False])
 def test_the_sampled_share_does_not_depend_on_the_form_of_ids(*, numbered: bool) -> None:
-    env, source = make_env(), Random(3)
+    env, source = make_env(decisions_sample_every=16), Random(3)
     ids = [f"web-7f-{n}" if numbered else uid_from(source) for n in range(16_000)]
     recorder = Recorder(env)
     reasons = [recorder.why_keep(decision(each)) for each in ids]
     assert set(reasons) == {"", "sample"}
     assert 850 < reasons.count("sample") < 1_150
+
+
+# -- quiet times -----------------------------------------------------------------------------------
+
+
+def test_a_decision_that_wrote_is_kept_while_there_are_few_of_them() -> None:
+    time = Time()
+    recorder = Recorder(make_env(time, decisions_sample_every=NEVER_SAMPLED, decisions_quiet_per_s=4.0))
+    wrote = decision(steps=[call(outcome="done")])
+    assert [recorder.why_keep(wrote) for _ in range(6)] == ["quiet"] * 4 + [""] * 2
+    time.seconds += 0.5
+    assert [recorder.why_keep(wrote) for _ in range(3)] == ["quiet"] * 2 + [""]
+    time.seconds += 3600.0
+    assert [recorder.why_keep(wrote) for _ in range(6)] == ["quiet"] * 4 + [""] * 2
+
+
+def test_a_decision_that_only_read_uses_up_no_quiet_time() -> None:
+    recorder = Recorder(make_env(decisions_sample_every=NEVER_SAMPLED, decisions_quiet_per_s=4.0))
+    assert not recorder.why_keep(decision(steps=[call(outcome="unchanged")]))
+    assert not recorder.why_keep(decision())
+
+
+def test_a_verdict_at_the_begin_stands_unless_the_decision_fails() -> None:
+    recorder = Recorder(make_env(decisions_sample_every=NEVER_SAMPLED))
+    assert recorder.why_keep(decision(), begun="quiet") == "quiet"
+    assert recorder.why_keep(decision(result="failed"), begun="quiet") == "failure: failed"
 
 
 # -- windows ---------------------------------------------------------------------------------------

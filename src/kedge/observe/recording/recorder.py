@@ -72,8 +72,10 @@ class Recorder:
         """By controller: decisions that asked for notes."""
         self._deciders: dict[str, None] = {}
         """Every `Decision.process`, in order."""
-        self._recent: dict[Revision, tuple[Any, Any]] = {}
-        """By the revisions that they wrote: decisions that no rule kept, each with its pin, or its source."""
+        self._recent: dict[Revision, Any] = {}
+        """By the revisions that they wrote: decisions and brief decisions that no rule kept."""
+        self._recent_pins: dict[Revision, Any] = {}
+        """For each of `_recent` its pin, or its source: apart, for the garbage collector, as above."""
         self._recent_order: deque[Revision] = deque()
         """These revisions, oldest first, with those of decisions that were kept meanwhile."""
         self._recent_max = env.limits.decisions_recent_max
@@ -93,9 +95,10 @@ class Recorder:
 
     # -- recording ---------------------------------------------------------------------------------
 
-    def why_keep(self, decision: Decision) -> str:
-        """The rule that keeps this decision, which has ended; empty if it is only counted."""
-        return self._keeper.why_keep(decision) if self.records else ""
+    def why_keep(self, decision: Decision, *, begun: str = "") -> str:
+        """The rule that keeps this decision, which has ended; empty if it is only counted. `begun` is the answer of
+        `why_keep_begun` about it."""
+        return self._keeper.why_keep(decision, begun=begun) if self.records else ""
 
     def why_keep_begun(self, decision: BegunDecision) -> str:
         """The rule that keeps this decision however it ends; empty if there is none so far."""
@@ -198,6 +201,7 @@ class Recorder:
         """Release every record and its pins. The counts stay."""
         self._process()
         self._recent.clear()
+        self._recent_pins.clear()
         self._recent_order.clear()
         while self._held:
             self._drop_oldest()
@@ -321,15 +325,15 @@ class Recorder:
             self._keep(decision, pin(decision))
             self._keep_writers(decision)
         elif wrote:
-            self._remember(wrote, (decision, pin))
+            for revision in wrote:
+                self._remember(revision, decision, pin)
 
     def _count_briefs(self, briefs: list[_EndedBrief]) -> None:
         """Count binds that no rule keeps. Most have the same wake-up and the same marks as the one before."""
         wakes: dict[tuple[str, str, str], int] = {}
         marks, same = briefs[0][0].marks, 0
         source = None
-        for each in briefs:
-            brief, of = each
+        for brief, of in briefs:
             if of is not source or brief.marks is not marks:
                 self._count_marks(source, marks, same)
                 source, marks, same = of, brief.marks, 0
@@ -340,27 +344,24 @@ class Recorder:
             wakes[place] = wakes.get(place, 0) + 1
             revision = brief.revision
             self._add_writer(revision, brief.key, brief.id)
-            self._recent[revision] = each
-            self._recent_order.append(revision)
+            self._remember(revision, brief, of)
         self._count_marks(source, marks, same)
         for (controller, what, writer), count in wakes.items():
             self._aggregate.table(controller).count_wake(what, writer, count)
-        self._forget_recent()
 
     def _count_marks(self, source: BriefSource | None, marks: tuple[CacheMark, ...], count: int) -> None:
         if source is not None and count:
             self._aggregate.table(source.controller).count_binds(marks, count)
 
-    def _remember(self, revisions: list[Revision], ended: tuple[Decision, Pin]) -> None:
+    def _remember(self, revision: Revision, ended: Any, pin: Any) -> None:
         """Hold a decision that no rule keeps for a while: one that read what it wrote may be kept soon."""
-        for revision in revisions:
-            self._recent[revision] = ended
-            self._recent_order.append(revision)
-        self._forget_recent()
-
-    def _forget_recent(self) -> None:
-        while len(self._recent_order) > self._recent_max:
-            self._recent.pop(self._recent_order.popleft(), None)
+        self._recent[revision] = ended
+        self._recent_pins[revision] = pin
+        self._recent_order.append(revision)
+        if len(self._recent_order) > self._recent_max:
+            oldest = self._recent_order.popleft()
+            self._recent.pop(oldest, None)
+            self._recent_pins.pop(oldest, None)
 
     def _keep_writers(self, decision: Decision) -> None:
         """Keep the decisions that wrote what a kept one read, if they are still there. One step back, and no further:
@@ -370,8 +371,8 @@ class Recorder:
             return
         oldest = self._recent_order[0]
         for revision in _revisions_read(decision):
-            if revision >= oldest and (found := recent.get(revision)) is not None:
-                writer, pin = found
+            if revision >= oldest and (writer := recent.get(revision)) is not None:
+                pin = self._recent_pins[revision]
                 if type(writer) is not Decision:
                     writer, pin = pin.record_of(writer), pin.pin
                 for call in writer.calls:

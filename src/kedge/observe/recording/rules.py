@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Protocol
 from zlib import crc32
 
@@ -44,6 +45,8 @@ class KeepReason(StrEnum):
     PRIORITY = "priority"
     TENANT = "tenant"
     SAMPLE = "sample"
+    QUIET = "quiet"
+    """It wrote something, and the process had kept few of late."""
     INPUT = "input"
     """It wrote a version that a kept decision read."""
     OTHER = "other"
@@ -105,27 +108,35 @@ class KeepSelector:
         self._priority_min, self._tenants = rules.priority_min, rules.tenants
         self._windows: dict[str, Window] = {}
         self._every = env.limits.decisions_sample_every
+        per_s = env.limits.decisions_quiet_per_s
+        self._quiet_s = 1 / per_s if per_s else inf
+        """The time that each decision kept by `QUIET` uses up."""
+        self._quiet_until_s = 0.0
+        """The end of the time that is used up: at most a second ahead."""
 
-    def why_keep(self, decision: Decision) -> str:
-        """The rule that keeps it, and after a colon the details; empty if it is only counted."""
+    def why_keep(self, decision: Decision, *, begun: str = "") -> str:
+        """The rule that keeps it, and after a colon the details; empty if it is only counted. `begun` is the rule that
+        kept it when it began: only a failure is a better reason."""
         if decision.result in _FAILED:
             return f"failure: {decision.result}"
         policy = self._policy_kinds
-        about_policy = decision.key[0] in policy
+        about_policy, wrote = decision.key[0] in policy, False
         for step in decision.steps:
             if type(step) is Call:
                 outcome, key = step.outcome, step.key
                 if outcome not in self._benign:
                     return f"failure: {outcome}"
-                if key is not None and key[0] in policy and outcome in WROTE:
-                    about_policy = True
-        return self._why_keep(decision, about_policy=about_policy)
+                if outcome in WROTE:
+                    wrote = True
+                    if key is not None and key[0] in policy:
+                        about_policy = True
+        return begun or self._why_keep(decision, about_policy=about_policy, wrote=wrote)
 
     def why_keep_begun(self, decision: BegunDecision) -> str:
         """The rule that keeps a decision even if it does not fail and writes to no policy."""
-        return self._why_keep(decision, about_policy=decision.key[0] in self._policy_kinds)
+        return self._why_keep(decision, about_policy=decision.key[0] in self._policy_kinds, wrote=True)
 
-    def _why_keep(self, decision: BegunDecision, *, about_policy: bool) -> str:
+    def _why_keep(self, decision: BegunDecision, *, about_policy: bool, wrote: bool) -> str:
         if decision.attempt > 1:
             return _RETRY
         if self._windows and (window := self._covering(decision)):
@@ -136,7 +147,17 @@ class KeepSelector:
             return _PRIORITY
         if self._tenants and decision.tenant in self._tenants:
             return _TENANT
-        return "" if crc32(decision.id.encode()) % self._every else _SAMPLE
+        if crc32(decision.id.encode()) % self._every == 0:
+            return _SAMPLE
+        return _QUIET if wrote and self._quiet() else ""
+
+    def _quiet(self) -> bool:
+        """Use up the time of one decision. False if there is none."""
+        until_s = max(self._quiet_until_s, now_s := self._env.monotonic()) + self._quiet_s
+        if until_s - now_s > 1.0:
+            return False
+        self._quiet_until_s = until_s
+        return True
 
     @property
     def has_windows(self) -> bool:
@@ -196,7 +217,14 @@ WROTE = frozenset({"done", "removed"})
 """Outcomes of a call that wrote a version."""
 _FAILED = frozenset({"failed", "terminal", "cancelled"})
 # As plain strings: a record is data, and the comparison below happens for every decision.
-_RETRY, _POLICY, _PRIORITY, _TENANT, _SAMPLE = (
+_RETRY, _POLICY, _PRIORITY, _TENANT, _SAMPLE, _QUIET = (
     each.value
-    for each in (KeepReason.RETRY, KeepReason.POLICY, KeepReason.PRIORITY, KeepReason.TENANT, KeepReason.SAMPLE)
+    for each in (
+        KeepReason.RETRY,
+        KeepReason.POLICY,
+        KeepReason.PRIORITY,
+        KeepReason.TENANT,
+        KeepReason.SAMPLE,
+        KeepReason.QUIET,
+    )
 )

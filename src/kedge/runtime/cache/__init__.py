@@ -14,7 +14,7 @@ from kedge.runtime.cache.indexes import (
     Index,
     by_label,
 )
-from kedge.runtime.cache.marks import marks_of, pin_all
+from kedge.runtime.cache.marks import CurrentMarks, marks_of, pin_all
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, Pin, Received, ReceivedLog, Source
 from kedge.runtime.cache.subscribers import Handler, Subscription
@@ -33,6 +33,7 @@ __all__ = [
     "CacheSet",
     "CacheStatistics",
     "ChangeType",
+    "CurrentMarks",
     "Floor",
     "Freshness",
     "Handler",

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from kedge.observe.records import CacheMark
 from kedge.runtime.cache.cache import Cache
 
+_MOMENT_S: Final = 0.005
+"""The ages in the marks of a decision may be this much too low."""
+
 
 def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
-    """The state of each cache at `now_s` of the monotonic clock. Called for every decision."""
+    """The state of each cache at `now_s` of the monotonic clock."""
     return tuple([CacheMark(each.name, each.received.place, each._revision, now_s - each._proved_s) for each in caches])
+
+
+class CurrentMarks:
+    """The marks of some caches. Decisions of one moment share them, if no cache has moved between."""
+
+    def __init__(self, caches: Mapping[str, Cache]) -> None:
+        """Caches may be added to `caches` later."""
+        self._caches = caches
+        self._received = [each.received for each in caches.values()]
+        self._marks: tuple[CacheMark, ...] = ()
+        self._places: list[int] = []
+        self._marked_s = -_MOMENT_S
+
+    def at(self, now_s: float) -> tuple[CacheMark, ...]:
+        if len(self._received) != len(self._caches):
+            self._received = [each.received for each in self._caches.values()]
+        places = [each.place for each in self._received]
+        if now_s - self._marked_s >= _MOMENT_S or places != self._places:
+            self._marked_s, self._places = now_s, places
+            self._marks = marks_of(self._caches.values(), now_s)
+        return self._marks
 
 
 def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callable[[], None]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -37,41 +37,20 @@ from kedge.observe.records import (
     WakeCause,
     encode_intent,
 )
-from kedge.runtime.cache import marks_of, pin_all
+from kedge.runtime.cache import CurrentMarks, marks_of, pin_all
 from kedge.scheduler.cycle.decide import NodeDecision
 from kedge.scheduler.queue.scheduling_queue import QueuedPod
 from kedge.scheduler.report.explanation import Explanation
 from kedge.scheduler.state.cluster_state import ClusterState, LocalInputs
 
-_MOMENT_S: Final = 0.005
-"""The ages in the marks of an attempt may be this much too low."""
 _NO: Final = datetime.fromtimestamp(0, UTC)
 """The start time of an attempt that is not recorded."""
 _BOUND: Final = "await change"
 _CANARY: Final = "policy: canary"
 
 
-class SentRequest(NamedTuple):
-    """A request of an attempt."""
-
-    verb: str
-    key: Key
-    request: Binding | GangChunk | None
-    """None for a deletion, whose intent is empty."""
-    uid: str
-    """The uid that it requires; empty if it requires none."""
-    sent_s: float
-    """Since the attempt began."""
-
-    @property
-    def intent(self) -> dict[str, Any]:
-        match self.request:
-            case Binding() as bind:
-                return {"node": bind.node, "nodeUid": bind.node_uid, "decidedOn": bind.decided_on}
-            case GangChunk() as chunk:
-                return {"places": {each.pod: each.node for each in chunk.places}, "commit": chunk.commit}
-            case None:
-                return {}
+SentRequest = Binding | GangChunk | Object
+"""A request of an attempt: a bind, a reservation, or the object to delete."""
 
 
 class OpenAttempt(msgspec.Struct, gc=False):
@@ -102,6 +81,8 @@ class OpenAttempt(msgspec.Struct, gc=False):
     steps: tuple[Call, ...] = ()
     sent: SentRequest | None = None
     """The request under way, or the bind if `bound` is set."""
+    sent_s: float = 0.0
+    """When it was sent, since the attempt began."""
     bound: Written | None = None
     """The reply of a bind that succeeded: the last step."""
     took_s: float = 0.0
@@ -150,9 +131,7 @@ class AttemptRecords:
         self.process = process
         self._fenced = fenced
         self._prefix = f"{scheduler}:{process}:"
-        self._marks: tuple[CacheMark, ...] = ()
-        self._marked_s = -_MOMENT_S
-        self._marked_places: list[int] = []
+        self._marks = CurrentMarks(cluster_state.caches)
         self.count = 0
         self._open: dict[str, OpenAttempt] = {}
         """By id: attempts that have not ended, if they are recorded. Bounded by the binds in flight."""
@@ -182,21 +161,12 @@ class AttemptRecords:
             fence.revision,
             self._env.now() if recorded else _NO,
             began_s,
-            self._marks_at(began_s) if recorded else (),
+            self._marks.at(began_s) if recorded else (),
             self._cluster_state.local_inputs(queued.priority) if recorded else None,
         )
         if recorded:
             self._open[attempt.id] = attempt
         return attempt
-
-    def _marks_at(self, now_s: float) -> tuple[CacheMark, ...]:
-        """The marks of the caches. Attempts of one moment share them, if no cache has moved between."""
-        caches = self._cluster_state.caches
-        places = [each.received.place for each in caches.values()]
-        if now_s - self._marked_s >= _MOMENT_S or places != self._marked_places:
-            self._marked_s, self._marked_places = now_s, places
-            self._marks = marks_of(caches.values(), now_s)
-        return self._marks
 
     def will_be_kept(self, attempt: OpenAttempt) -> bool:
         """Whether a rule keeps the record however the bind ends. A record kept only because its bind failed has no
@@ -225,7 +195,7 @@ class AttemptRecords:
 
     def binding(self, attempt: OpenAttempt, request: Binding) -> None:
         """The bind is sent."""
-        self._send(attempt, "bind", request.pod, request, request.pod_uid)
+        self._send(attempt, request)
 
     def bound(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
         """Note the outcome of the bind."""
@@ -233,14 +203,14 @@ class AttemptRecords:
             return
         if reply is not None:
             attempt.result, attempt.bound = _BOUND, reply
-            attempt.took_s = self._env.monotonic() - attempt.began_s - attempt.sent.sent_s
+            attempt.took_s = self._env.monotonic() - attempt.began_s - attempt.sent_s
             return
         self._failed(attempt, error)
         self._called(attempt, None, error)
 
     def reserving_chunk(self, attempt: OpenAttempt, chunk: GangChunk) -> None:
         """A request to reserve for some members of a gang is sent; it is in the record of the first member."""
-        self._send(attempt, "reserve", Key(RESERVATION_KIND, chunk.namespace, chunk.gang), chunk, "")
+        self._send(attempt, chunk)
 
     def reserved_chunk(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
         """Record the outcome of reserving."""
@@ -268,7 +238,7 @@ class AttemptRecords:
         )
         if recorded:
             self._open[attempt.id] = attempt
-            self._send(attempt, "delete", gang.key, None, gang.uid)
+            self._send(attempt, gang)
         return attempt
 
     def released(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
@@ -283,22 +253,22 @@ class AttemptRecords:
         attempt.result = "failed"
         attempt.error = "" if error is None else f"{type(error).__name__}: {error}"
 
-    def _send(self, attempt: OpenAttempt, verb: str, key: Key, request: Binding | GangChunk | None, uid: str) -> None:
+    def _send(self, attempt: OpenAttempt, request: SentRequest) -> None:
         if self._recorder is not None:
-            attempt.sent = SentRequest(verb, key, request, uid, self._env.monotonic() - attempt.began_s)
+            attempt.sent, attempt.sent_s = request, self._env.monotonic() - attempt.began_s
 
     def _called(self, attempt: OpenAttempt, reply: Written | None, error: OperatingError | None) -> None:
         """The request under way has ended."""
         sent, attempt.sent = attempt.sent, None
         if sent is not None:
-            took_s = self._env.monotonic() - attempt.began_s - sent.sent_s
+            took_s = self._env.monotonic() - attempt.began_s - attempt.sent_s
             outcome = type(error).__name__ if error is not None else "removed" if reply and reply.removed else "done"
-            attempt.steps += (_call(attempt.id, sent, took_s, outcome, reply, error),)
+            attempt.steps += (_call(attempt, sent, took_s, outcome, reply, error),)
 
     def _so_far(self, attempt: OpenAttempt) -> Decision:
         record = self.record_of(attempt)
         if attempt.sent is not None and attempt.bound is None:
-            record.steps.append(_call(attempt.id, attempt.sent, 0.0, UNDER_WAY))
+            record.steps.append(_call(attempt, attempt.sent, 0.0, UNDER_WAY))
         return record
 
     def end_term(self) -> None:
@@ -306,7 +276,7 @@ class AttemptRecords:
         and the versions that these wrote carry the ids of the attempts."""
         for attempt in tuple(self._open.values()):
             if attempt.sent is not None and attempt.bound is None:
-                attempt.steps += (_call(attempt.id, attempt.sent, 0.0, "cancelled"),)
+                attempt.steps += (_call(attempt, attempt.sent, 0.0, "cancelled"),)
                 attempt.sent = None
             attempt.result = attempt.result or "cancelled"
             self.end(attempt)
@@ -343,7 +313,7 @@ class AttemptRecords:
                 return
         record = self.record_of(attempt)
         log_decision(self._env.log, record)
-        record.kept = recorder.why_keep(record) or (_CANARY if attempt.is_canary else "")
+        record.kept = recorder.why_keep(record, begun=attempt.kept or "") or (_CANARY if attempt.is_canary else "")
         recorder.take(record, self.pin, judged=True)
 
     def record_of(self, attempt: OpenAttempt) -> Decision:
@@ -351,7 +321,7 @@ class AttemptRecords:
         decision, pod = attempt.decision, attempt.pod
         steps: list[DecisionStep] = [*attempt.steps]
         if attempt.bound is not None and attempt.sent is not None:
-            steps.append(_call(attempt.id, attempt.sent, attempt.took_s, "done", attempt.bound))
+            steps.append(_call(attempt, attempt.sent, attempt.took_s, "done", attempt.bound))
         scheduling = SchedulingAttempt(
             pod_revision=pod.revision if attempt.local is not None else NO_REVISION,
             local=LocalState() if local is None else local,
@@ -397,20 +367,30 @@ class AttemptRecords:
 
 
 def _call(
-    attempt_id: str,
+    attempt: OpenAttempt,
     sent: SentRequest,
     took_s: float,
     outcome: str,
     reply: Written | None = None,
     error: OperatingError | None = None,
 ) -> Call:
+    intent: dict[str, Any] = {}
+    match sent:
+        case Binding():
+            verb, key, uid = "bind", sent.pod, sent.pod_uid
+            intent = {"node": sent.node, "nodeUid": sent.node_uid, "decidedOn": sent.decided_on}
+        case GangChunk():
+            verb, key, uid = "reserve", Key(RESERVATION_KIND, sent.namespace, sent.gang), ""
+            intent = {"places": {each.pod: each.node for each in sent.places}, "commit": sent.commit}
+        case Object():
+            verb, key, uid = "delete", sent.key, sent.uid
     return Call(
-        sent.verb,
-        sent.key,
-        encode_intent(sent.intent),
-        f"uid {sent.uid}" if sent.uid else "",
-        f"{attempt_id}#1",
-        sent.sent_s,
+        verb,
+        key,
+        encode_intent(intent),
+        f"uid {uid}" if uid else "",
+        f"{attempt.id}#1",
+        attempt.sent_s,
         took_s,
         outcome,
         NO_REVISION if reply is None else reply.object.revision,

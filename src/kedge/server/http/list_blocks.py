@@ -17,7 +17,7 @@ from kedge.metrics import Metrics
 from kedge.store import Entry
 
 BLOCK_BYTES: Final = 16 * 1024
-"""A new block. It may shrink to half and grow to twice of that before it is cut anew."""
+"""The size of a new block. A change may leave it at half of that, or at twice, before it is cut differently."""
 UNUSED_LISTS: Final = 8
 """Lists after which a block that none of them used may be replaced. Within these, a new block is not kept: lists longer
 than all that is kept would otherwise replace each block before it is used."""

@@ -881,6 +881,20 @@ class Limits:
         metric="kedge_service_connections_total",
     )
 
+    # -- authorization
+    access_users_max: int = bound(
+        4_096, "users whose rules are remembered; then they are looked up again", metric="kedge_access_answers"
+    )
+    access_answers_max: int = bound(
+        65_536, "remembered decisions of all users; then they are made again", metric="kedge_access_answers"
+    )
+    access_combinations_max: int = bound(
+        1_000,
+        "verbs times groups times resources that the check of one new role examines, so that it does not block the"
+        " event loop for long",
+        metric="kedge_access_combinations",
+    )
+
     # -- tokens of ServiceAccounts
     token_s_min: float = bound(
         600.0,

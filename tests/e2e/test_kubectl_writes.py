@@ -34,6 +34,10 @@ def value_of(server: ServerProcess, name: str, path: str, kind: str = "cm") -> s
         (("priorityclass", "g", "--value=10", "--description=d"), "priorityclass.scheduling.k8s.io/g"),
         (("poddisruptionbudget", "g", "--selector=a=b", "--max-unavailable=1"), "poddisruptionbudget.policy/g"),
         (("namespace", "g"), "namespace/g"),
+        (("role", "g", "--verb=get", "--resource=pods"), "role.rbac.authorization.k8s.io/g"),
+        (("clusterrole", "g", "--verb=get", "--resource=pods"), "clusterrole.rbac.authorization.k8s.io/g"),
+        (("rolebinding", "g", "--role=g", "--user=u"), "rolebinding.rbac.authorization.k8s.io/g"),
+        (("clusterrolebinding", "g", "--clusterrole=g", "--user=u"), "clusterrolebinding.rbac.authorization.k8s.io/g"),
     ],
 )
 def test_create_with_a_generator_and_its_dry_runs(
@@ -49,7 +53,6 @@ def test_create_with_a_generator_and_its_dry_runs(
     "arguments",
     [
         ("cronjob", "c", "--image=x", "--schedule=* * * * *", "--", "true"),
-        ("role", "r", "--verb=get", "--resource=pods"),
         ("ingress", "i", "--rule=a/b=c:80"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The parts as processes of their own, over HTTPS: each is killed once, and the workload comes back every time."""
+"""The parts as processes over HTTPS, each with the default role of its component: each is killed once, and the workload
+comes back every time."""
 
 from __future__ import annotations
 
@@ -7,12 +8,24 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.e2e.judged_runs import judged_beside
 from tests.e2e.up_workload import MANIFEST, down_nodes, processes, until
 from tests.kit.api_server import ServerProcess, running_server
+
+from kedge.api.access import CONTROLLERS, NODES, SCHEDULERS
+from kedge.keys import NODE_USER_PREFIX
+from kedge.server.http.certificates import Authority
+
+IDENTITIES = {
+    "controllers": ("kedge-controllers", CONTROLLERS),
+    "scheduler": ("kedge-scheduler", SCHEDULERS),
+    "agent": (NODE_USER_PREFIX, NODES),
+}
+"""User and group of each component; the user of an agent ends in its node."""
 
 
 class Parts:
@@ -28,10 +41,18 @@ class Parts:
     def start(self, name: str) -> None:
         verb, _, node = name.partition("-")
         more = ["--state", str(self.nodes / node), "--name", node] if node else ["--state", str(self.server.state)]
-        command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.server.kubeconfig), *more]
+        command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.identity(verb, node)), *more]
         command += ["--metrics-listen", "127.0.0.1:0"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def identity(self, verb: str, node: str) -> Path:
+        """A kubeconfig with the user and the group of a component."""
+        user, group = IDENTITIES[verb]
+        path, now = self.folder / f"{verb}-{node}.kubeconfig", datetime.now(UTC)
+        authority = Authority.ensure(self.server.state, now)
+        authority.ensure_kubeconfig(path, self.server.url, f"{user}{node}", (group,), now)
+        return path
 
     @property
     def nodes(self) -> Path:
@@ -61,6 +82,8 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
         found = Parts(server, tmp_path)
         try:
             yield found
+            refused = re.findall(r"^kedge_access_refused_total\{.*", server.kubectl("get", "--raw", "/metrics"), re.M)
+            assert not refused, "a component asked for more than its role allows"
         finally:
             found.stop()
             down_nodes(server)

@@ -15,9 +15,10 @@ from typing import IO
 
 from tests.tools import need_kubectl
 
+from kedge.api.access import AUTHENTICATED, MASTERS, Caller
 from kedge.env import Env, system_env
 from kedge.limits import Limits
-from kedge.server.http.access import AUTHENTICATED, MASTERS, Authenticator, Caller
+from kedge.server.http.access import Authenticator
 from kedge.server.http.exchange import Exchange, Handler, HttpRequest
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service

@@ -227,7 +227,7 @@ def test_why_shows_the_debug_view_of_the_lesson_at_that_moment_of_a_kept_run(
     revision = max(each.revision for each in recording.commits if each.at <= viewed)
     run = CliRunner().invoke(main, ["scenario", "run", "-q", name, "--out", str(tmp_path)])
     assert run.exit_code == 0, run.output
-    kept = tmp_path / f"{name}-seed-42.kedge"
+    kept = tmp_path / f"{name}-seed-46.kedge"
     asked = ["why", "risk-api", "-n", "risk", "--recording", str(kept), "--revision", str(revision)]
     lines = CliRunner().invoke(main, asked).output.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("  debug view "))

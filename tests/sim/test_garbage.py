@@ -13,8 +13,10 @@ from tests.kit.config_maps import a_map, key_of, maps
 from tests.kit.nodes import QUICK, ControllerFleet, find, new_cluster, settle
 from tests.objects import CONFIG_MAP, NAMESPACE
 
+from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
+from kedge.api.wellknown import RBAC_GROUP, ROLE_BINDING_KIND
 from kedge.controllers.garbage.controller import GarbageCollector, garbage_controller
 from kedge.controllers.namespace.controller import NamespaceReconciler, namespace_controller
 from kedge.keys import Key
@@ -173,5 +175,28 @@ def test_an_owner_waits_for_dependents_that_no_cache_has() -> None:
         fleet.hidden.clear()
         await asyncio.sleep(100)  # a list has the dependent at last
         assert maps(cluster.store) == set()
+
+    without_faults(program)
+
+
+def test_a_binding_goes_with_its_owner() -> None:
+    """A right that outlives the object that it was made for is a right that no one remembers."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = await new_cluster(sim)
+        ControllerFleet(cluster, limits=NO_NETS).boot(sim, garbage_controller)
+        owner = (await cluster.authority.create(CONFIG_MAP, a_map("owner"))).object
+        binding = {
+            "metadata": a_map("granted", owner)["metadata"],
+            "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": "view"},
+            "subjects": [{"apiGroup": RBAC_GROUP, "kind": "User", "name": "ada"}],
+        }
+        await cluster.authority.create(KINDS.of_key_kind(ROLE_BINDING_KIND), binding)
+        await asyncio.sleep(5)
+        key = Key(ROLE_BINDING_KIND, "default", "granted")
+        assert find(cluster.store, key) is not None
+        await cluster.authority.delete(key_of("owner"), DeleteOptions(propagation="Background"))
+        await asyncio.sleep(20)
+        assert find(cluster.store, key) is None
 
     without_faults(program)

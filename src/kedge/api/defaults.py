@@ -18,6 +18,7 @@ from kedge.api.pod_resources import is_set_for_pods, total_of_containers
 from kedge.api.quantity import Quantity, parse_quantity
 from kedge.api.wellknown import (
     AUTOSCALER_KIND,
+    CLUSTER_ROLE_BINDING_KIND,
     DEPLOYMENT_KIND,
     ENDPOINT_SLICE_KIND,
     JOB_KIND,
@@ -26,7 +27,9 @@ from kedge.api.wellknown import (
     NAMESPACE_NAME_LABEL,
     POD_KIND,
     PRIORITY_CLASS_KIND,
+    RBAC_GROUP,
     REPLICA_SET_KIND,
+    ROLE_BINDING_KIND,
     ROLLOUT_KIND,
     SCHEDULING_POLICY_KIND,
     SECRET_KIND,
@@ -86,7 +89,7 @@ def filled_pod_spec(raw: bytes) -> tuple[msgspec.Raw, bool]:
     return msgspec.Raw(encode_json(spec) if changed else raw), changed
 
 
-_TOUCHED = ("spec", "preemptionPolicy", "ports", "type", "data", "stringData")
+_TOUCHED = ("spec", "preemptionPolicy", "ports", "type", "data", "stringData", "roleRef", "subjects")
 """Every top-level field that a default reads or writes."""
 
 
@@ -359,6 +362,15 @@ def _rollout(spec: _Json) -> bool:
     return _template(spec) or changed
 
 
+def _role_binding(obj: _Json) -> bool:
+    ref = obj.get("roleRef")
+    changed = isinstance(ref, dict) and _set(ref, "apiGroup", RBAC_GROUP)
+    for subject in _objects(obj, "subjects"):
+        if subject.get("kind") in ("User", "Group"):
+            changed |= _set(subject, "apiGroup", RBAC_GROUP)
+    return changed
+
+
 def _in_spec(rule: Callable[[_Json], bool]) -> Callable[[_Json], bool]:
     def apply(obj: _Json) -> bool:
         spec = obj.get("spec")
@@ -396,4 +408,6 @@ _RULES: dict[str, Callable[[_Json], bool]] = {
     SECRET_KIND: _secret,
     SCHEDULING_POLICY_KIND: _in_spec(_scheduling_policy),
     ROLLOUT_KIND: _in_spec(_rollout),
+    ROLE_BINDING_KIND: _role_binding,
+    CLUSTER_ROLE_BINDING_KIND: _role_binding,
 }

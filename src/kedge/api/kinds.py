@@ -153,6 +153,10 @@ _Column = PrinterColumn  # the table below is dense
 _AGE = _Column("Age", "date", ".metadata.creationTimestamp")
 _STATUS = frozenset({"status"})
 _STATUS_AND_SCALE = frozenset({"status", "scale"})
+_BINDING_COLUMNS = (
+    _Column("Role"), _AGE, _Column("Users", priority=1), _Column("Groups", priority=1),
+    _Column("ServiceAccounts", priority=1),
+)  # fmt: skip
 
 _CORE = (
     Kind(
@@ -292,6 +296,23 @@ _GROUPS = (
             _Column("Max Unavailable", path=".spec.maxUnavailable"),
             _Column("Allowed Disruptions", "integer", ".status.disruptionsAllowed"), _AGE,
         ),
+    ),
+    Kind(
+        group="rbac.authorization.k8s.io", version="v1", kind="ClusterRoleBinding", plural="clusterrolebindings",
+        singular="clusterrolebinding", namespaced=False, view=views.ClusterRoleBindingView, columns=_BINDING_COLUMNS,
+    ),
+    Kind(
+        group="rbac.authorization.k8s.io", version="v1", kind="ClusterRole", plural="clusterroles",
+        singular="clusterrole", namespaced=False, view=views.ClusterRoleView,
+        columns=(_Column("Created At", "date", ".metadata.creationTimestamp"),),
+    ),
+    Kind(
+        group="rbac.authorization.k8s.io", version="v1", kind="RoleBinding", plural="rolebindings",
+        singular="rolebinding", view=views.RoleBindingView, columns=_BINDING_COLUMNS,
+    ),
+    Kind(
+        group="rbac.authorization.k8s.io", version="v1", kind="Role", plural="roles", singular="role",
+        view=views.RoleView, columns=(_Column("Created At", "date", ".metadata.creationTimestamp"),),
     ),
     Kind(
         group="scheduling.k8s.io", version="v1", kind="PriorityClass", plural="priorityclasses",

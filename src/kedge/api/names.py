@@ -143,6 +143,14 @@ def port_name_problem(name: str) -> str:
     return "" if any(char.isalpha() for char in name) else "must contain at least one letter (a-z)"
 
 
+def path_segment_problem(name: str) -> str:
+    """A name that is one part of a path: a role may be called `system:node`."""
+    if name in (".", ".."):
+        return f"may not be '{name}'"
+    found = next((part for part in ("/", "%") if part in name), "")
+    return f"may not contain '{found}'" if found else ""
+
+
 def port_number_problem(number: int) -> str:
     return "" if 1 <= number <= 65535 else "must be between 1 and 65535, inclusive"
 

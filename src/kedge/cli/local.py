@@ -22,6 +22,7 @@ from kedge.agent.process.endpoint import AgentEndpoint, EndpointAddress
 from kedge.agent.process.services import ServiceProxies
 from kedge.agent.process.system_info import read_system_info
 from kedge.agent.process.volumes import unmount_volumes
+from kedge.api.access import CONTROLLERS, MASTERS, NODES, SCHEDULERS
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.cli.debug_pages import add_debug_pages
 from kedge.cli.live_faults.fault_socket import FaultSocket
@@ -38,7 +39,6 @@ from kedge.errors import KedgeError, Unavailable
 from kedge.keys import NODE_USER_PREFIX
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.span_exporter import SendSpans
-from kedge.server.http.access import AGENTS
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
@@ -47,7 +47,7 @@ _WINDOW_S = 3600.0
 ZONES = ("zone-a", "zone-b", "zone-c")
 UP_USER, PLANE_USER = "system:kedge-up", "system:kedge-control-plane"
 """The callers beside versions that `kedge up` and its control plane write."""
-PLANE_GROUPS = ("kedge:controllers", "kedge:schedulers")
+PLANE_GROUPS = (CONTROLLERS, SCHEDULERS)
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ async def local_cluster(
     identity = ensure_identity(state, host, env)
     store = await StoreChoice().open(state, env)
     service = Service(store, env, token_keys=identity.token_keys)
-    client = Client(DirectTransport(service, caller=UP_USER), env, component="up")
+    client = Client(DirectTransport(service, caller=UP_USER, groups=(MASTERS,)), env, component="up")
     server = ApiServer(service, env, agents_tls=identity.agents_tls)
     tasks: list[asyncio.Task[Any]] = []
     drivers: dict[str, ProcessDriver] = {}
@@ -102,6 +102,7 @@ async def local_cluster(
     faults = FaultSocket(state, env.limits)
     try:
         await ensure_namespaces(client)
+        await service.ensure_default_roles()
         bound = await start_https(server, identity, host, port)
         inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS)
         link = faults.add(FaultLink(CONTROL_PLANE, inner))
@@ -117,7 +118,7 @@ async def local_cluster(
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
             folder = node_folder(state, name)
             locks.enter_context(folder_lock(folder / AGENT_LOCK, "kedge agent"))
-            inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(AGENTS,))
+            inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(NODES,))
             agent_client = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
             services = ServiceProxies(agent_client, env, folder, boot_id=boot_id())
             driver = drivers[name] = ProcessDriver(folder, environment=os.environ, limits=env.limits, services=services)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from kedge.api.access import MASTERS
 from kedge.api.wellknown import API_SERVERS_GROUP
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
@@ -33,7 +34,6 @@ from kedge.heap import tune_collector
 from kedge.limits import Limits
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
-from kedge.server.http.access import MASTERS
 from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificates import ADMIN, Authority
 from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
@@ -90,7 +90,9 @@ async def _run(
     try:
         identity = ensure_identity(state, host, env, advertised)
         service = Service(store, env, token_keys=identity.token_keys)
-        await ensure_namespaces(Client(DirectTransport(service, caller=SERVER_USER), env, component="server"))
+        inside = DirectTransport(service, caller=SERVER_USER, groups=(MASTERS,))
+        await ensure_namespaces(Client(inside, env, component="server"))
+        await service.ensure_default_roles()
         log = DecisionLog(state / DECISIONS / "server", env)
         service.record_to(Recorder(env, log=log))
         logging = env.spawn(log.run(), name="decision log")

@@ -26,9 +26,12 @@ class ProbedRevision(NamedTuple):
 class RevisionProbe:
     """One read for many watchers. Made once per process, by its `CacheSet`."""
 
-    def __init__(self, client: Client, env: Env) -> None:
+    def __init__(self, client: Client, env: Env, kind: Kind | None = None) -> None:
+        """`kind` is the one to list where all kinds share one history; else that of the watcher: an agent may list
+        few kinds as a whole."""
         self._client = client
         self._env = env
+        self._kind = kind
         self._turn = asyncio.Lock()
         self._last = ProbedRevision(NO_REVISION, float("-inf"))
 
@@ -42,7 +45,7 @@ class RevisionProbe:
             return await self._read(kind, namespace)
         async with self._turn:
             if self._last.asked_s < since_s:
-                self._last = await self._read(kind, namespace)
+                self._last = await self._read(self._kind or kind, "" if self._kind else namespace)
             return self._last
 
     def known(self, *, since_s: float) -> ProbedRevision | None:

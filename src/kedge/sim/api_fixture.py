@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kedge.api.access import MASTERS
 from kedge.api.kinds import KINDS
 from kedge.api.wellknown import NAMESPACE_KIND, SYSTEM_NAMESPACES
 from kedge.env import Env, system_env
-from kedge.server.http.access import MASTERS
 from kedge.server.http.certificates import ADMIN, Authority
 from kedge.server.http.server import ApiServer, TlsFiles, tls_context
 from kedge.server.service import Service

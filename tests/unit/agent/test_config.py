@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.kit.agent import pod_view
 
-from kedge.agent.core.config import CONFIG_ERROR, Surroundings, container_setup, expanded, references
+from kedge.agent.core.config import CONFIG_ERROR, Surroundings, container_setup, expanded
 from kedge.agent.core.driver import (
     CannotStart,
     ContainerSetup,
@@ -16,6 +16,7 @@ from kedge.agent.core.driver import (
     FileVolume,
     HostVolume,
 )
+from kedge.api.pod_references import references
 from kedge.api.quantity import parse_quantity
 from kedge.keys import Key
 

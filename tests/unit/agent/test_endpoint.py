@@ -107,7 +107,7 @@ async def test_the_agent_answers_no_caller_but_an_api_server_of_its_cluster(tmp_
     async with driver_in(tmp_path / "node") as driver, endpoint_of(driver, authority, env) as (_, address):
         for tls in (
             client_context(tmp_path, authority, "system:masters"),
-            client_context(tmp_path, authority, "kedge:agents", "kedge:controllers"),
+            client_context(tmp_path, authority, "system:nodes", "kedge:controllers"),
             client_context(tmp_path / "other", other, *SERVER),
         ):
             async with dialer_to(address, tls, env) as dialer:

@@ -148,6 +148,38 @@ _ALL: tuple[Json, ...] = (
         "team-a",
         spec={"limits": [{"type": "Container", "max": {"cpu": "2"}, "default": {"cpu": "1"}}]},
     ),
+    _object(
+        "rbac.authorization.k8s.io/v1",
+        "Role",
+        "reader",
+        "team-a",
+        rules=[{"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "pods/log"], "resourceNames": ["web-0"]}],
+    ),
+    _object(
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRole",
+        "system:all",
+        rules=[{"verbs": ["get"], "nonResourceURLs": ["/metrics"]}],
+        aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]},
+    ),
+    _object(
+        "rbac.authorization.k8s.io/v1",
+        "RoleBinding",
+        "readers",
+        "team-a",
+        subjects=[
+            {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "ada"},
+            {"kind": "ServiceAccount", "name": "builder", "namespace": "team-a"},
+        ],
+        roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+    ),
+    _object(
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRoleBinding",
+        "system:all",
+        subjects=[{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "people"}],
+        roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:all"},
+    ),
     _object("v1", "ResourceQuota", "quota", "team-a", spec={"hard": {"requests.cpu": "10", "pods": "5"}}),
     _object(
         "discovery.k8s.io/v1",

@@ -13,6 +13,7 @@ import pytest
 from tests.kit.loops import eventually, on_loop
 from tests.objects import node, pod
 
+from kedge.api.access import CONTROLLERS, MASTERS, Caller
 from kedge.api.kinds import KINDS
 from kedge.api.wellknown import NODE_KIND, POD_KIND
 from kedge.cli.caches import cache_lines
@@ -24,7 +25,7 @@ from kedge.client.direct import DirectTransport
 from kedge.client.http import RestClient, ServerAddress
 from kedge.env import system_env
 from kedge.errors import Forbidden, NotFound
-from kedge.server.http.access import AGENTS, MASTERS, Authenticator, Caller
+from kedge.server.http.access import Authenticator
 from kedge.server.http.exchange import HttpRequest
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
@@ -126,7 +127,7 @@ async def test_only_administrators_read_debug_pages_and_other_servers_have_none(
         for path in (QUEUES_PATH, CACHES_PATH):
             with pytest.raises(Forbidden, match="cannot get path"):
                 await rest.call("GET", path)
-        with pytest.raises(NotFound):
+        with pytest.raises(Forbidden):
             await rest.call("GET", "/kedge/debug/other")
 
-    await with_plane(tmp_path, work, groups=(AGENTS,))
+    await with_plane(tmp_path, work, groups=(CONTROLLERS,))

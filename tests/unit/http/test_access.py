@@ -1,70 +1,125 @@
-"""Impersonation: an administrator acts as another user, and no other caller may."""
+"""Impersonation: a caller acts as the users, groups and accounts that a role lets it act as, and as no others."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from kedge.api.requests import BoundObject
-from kedge.errors import BadRequest, Forbidden
-from kedge.server.http.access import (
-    AGENTS,
-    AUTHENTICATED,
-    MASTERS,
-    Attributes,
-    Caller,
-    acting_caller,
-    allows,
-    check_token_allowed,
-)
-from kedge.server.http.routes import ResourcePath
+from tests.kit.access import ADA, ADMIN, GuardedApi, binding, guarded_api, role, rule
+from tests.kit.loops import on_loop
 
-ADMIN = Caller("admin", (MASTERS, AUTHENTICATED))
-GET_PODS = Attributes("get", "", "pods", "", "default", "")
+from kedge.api.access import Caller
+from kedge.api.kinds import KINDS
+
+WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+PODS = "/api/v1/namespaces/default/pods"
 
 
-def test_an_administrator_acts_as_another_user_without_its_own_rights() -> None:
-    caller = acting_caller(ADMIN, {b"impersonate-user": b"someone"})
-    assert caller == Caller("someone", (AUTHENTICATED,))
-    assert not allows(caller, GET_PODS)
+async def whoami(api: GuardedApi, caller: Caller, *headers: str) -> tuple[int, Any]:
+    code, found = await api.send(caller, "POST", WHOAMI, {}, *headers)
+    return code, found["status"]["userInfo"] if code == 201 else found
 
 
-def test_groups_are_impersonated_with_a_user() -> None:
-    headers = {b"impersonate-user": b"s", b"impersonate-group": b"kedge:schedulers, other"}
-    caller = acting_caller(ADMIN, headers)
-    assert caller.groups == ("kedge:schedulers", "other", AUTHENTICATED)
-    assert allows(caller, GET_PODS)
-    with pytest.raises(BadRequest):
-        acting_caller(ADMIN, {b"impersonate-group": MASTERS.encode()})
+async def create(api: GuardedApi, *bodies: dict[str, Any]) -> None:
+    for body in bodies:
+        await api.service.create(KINDS.of_api(body["apiVersion"], body["kind"]), body)
 
 
-def test_other_callers_may_not_impersonate() -> None:
-    with pytest.raises(Forbidden, match="cannot impersonate"):
-        acting_caller(Caller("agent", ("kedge:agents",)), {b"impersonate-user": b"admin"})
+@on_loop
+async def test_an_administrator_acts_as_another_user_without_its_own_rights() -> None:
+    async with guarded_api() as api:
+        assert await whoami(api, ADMIN, "Impersonate-User: someone") == (
+            201, {"username": "someone", "groups": ["system:authenticated"]},
+        )  # fmt: skip
+        assert (await api.send(ADMIN, "GET", PODS))[0] == 200
+        assert (await api.send(ADMIN, "GET", PODS, None, "Impersonate-User: someone"))[0] == 403
 
 
-def test_without_the_header_a_caller_is_itself() -> None:
-    assert acting_caller(ADMIN, {}) is ADMIN
+@on_loop
+async def test_groups_uid_and_extras_are_impersonated_with_a_user() -> None:
+    headers = (
+        "Impersonate-User: s", "Impersonate-Group: kedge:schedulers", "Impersonate-Group: other", "Impersonate-Uid: 7",
+        "Impersonate-Extra-example.com%2Fscopes: view", "Impersonate-Extra-example.com%2Fscopes: edit",
+    )  # fmt: skip
+    async with guarded_api() as api:
+        code, found = await whoami(api, ADMIN, *headers)
+        assert (code, found["groups"]) == (201, ["kedge:schedulers", "other", "system:authenticated"])
+        assert (found["uid"], found["extra"]) == ("7", {"example.com/scopes": ["view", "edit"]})
+        for alone in ("Impersonate-Group: system:masters", "Impersonate-Uid: 7"):
+            assert (await whoami(api, ADMIN, alone))[0] == 400
+        assert (await whoami(api, ADMIN, "Impersonate-User: \xff"))[0] in (201, 400)
 
 
-# -- tokens of ServiceAccounts -------------------------------------------------------------------------
+@on_loop
+async def test_an_account_is_impersonated_with_its_groups_and_anonymous_with_its_own() -> None:
+    async with guarded_api() as api:
+        _, found = await whoami(api, ADMIN, "Impersonate-User: system:serviceaccount:default:robot")
+        assert found["groups"] == ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"]
+        code, refused = await whoami(api, ADMIN, "Impersonate-User: system:anonymous")
+        assert (code, refused["reason"]) == (403, "Forbidden")
 
 
-def test_an_agent_gets_tokens_for_pods_alone() -> None:
-    agent = Caller("agent", (AGENTS, AUTHENTICATED))
-    path = ResourcePath("", "v1", "serviceaccounts", "default", "admin", "token")
-    check_token_allowed(agent, path, BoundObject(kind="Pod", name="web-0"))
-    for bound in (None, BoundObject(kind="Secret", name="s")):
-        with pytest.raises(Forbidden, match="bind it to a Pod"):
-            check_token_allowed(agent, path, bound)
-        check_token_allowed(ADMIN, path, bound)
+@on_loop
+async def test_a_caller_impersonates_only_those_that_a_role_names() -> None:
+    async with guarded_api() as api:
+        allowed = rule("impersonate", "users groups", resourceNames=["bob", "people"])
+        await create(api, role("as", allowed), binding("as", "ClusterRole/as", "User/ada"))
+        await create(api, binding("robots", "ClusterRole/edit", "User/ada", namespace="default"))
+        for headers, expected in (
+            (("Impersonate-User: bob",), 201),
+            (("Impersonate-User: bob", "Impersonate-Group: people"), 201),
+            (("Impersonate-User: bob", "Impersonate-Group: system:masters"), 403),
+            (("Impersonate-User: bob", "Impersonate-Group: people, system:masters"), 403),
+            (("Impersonate-User: bob", "Impersonate-Uid: 7"), 403),
+            (("Impersonate-User: bob", "Impersonate-Extra-Scopes: x"), 403),
+            (("Impersonate-User: root",), 403),
+            (("Impersonate-User: system:serviceaccount:default:robot",), 201),  # as the role edit allows
+            (("Impersonate-User: system:serviceaccount:kube-system:robot",), 403),
+        ):
+            code, found = await whoami(api, ADA, *headers)
+            assert code == expected, (headers, found)
+        _, found = await whoami(api, ADA, "Impersonate-User: root")
+        assert found["message"] == (
+            'users "root" is forbidden: User "ada" cannot impersonate resource "users" in API group "" at the cluster'
+            " scope: an administrator can allow it with a ClusterRoleBinding"
+        )
 
 
-def test_an_account_may_neither_make_nor_review_tokens_nor_read_anything() -> None:
-    account = Caller("system:serviceaccount:default:default", ("system:serviceaccounts", AUTHENTICATED), "uid")
-    for verb, group, resource, subresource in (
-        ("create", "", "serviceaccounts", "token"),
-        ("create", "authentication.k8s.io", "tokenreviews", ""),
-        ("get", "", "secrets", ""),
-        ("list", "", "pods", ""),
-    ):
-        assert not allows(account, Attributes(verb, group, resource, subresource, "default", ""))
+@on_loop
+async def test_a_refusal_names_user_verb_resource_and_namespace_and_the_next_step() -> None:
+    async with guarded_api() as api:
+        code, found = await api.send(ADA, "GET", "/apis/apps/v1/namespaces/default/deployments/web")
+        assert (code, found["kind"], found["reason"]) == (403, "Status", "Forbidden")
+        assert found["message"] == (
+            'deployments.apps "web" is forbidden: User "ada" cannot get resource "deployments" in API group "apps" in'
+            ' the namespace "default": an administrator can allow it with a RoleBinding'
+        )
+        _, found = await api.send(ADA, "GET", "/api/v1/nodes")
+        assert found["message"].startswith(
+            'nodes is forbidden: User "ada" cannot list resource "nodes" in API group "" at the cluster scope'
+        )
+        _, found = await api.send(ADA, "GET", "/metrics")
+        assert found["message"].startswith('forbidden: User "ada" cannot get path "/metrics"')
+
+
+@on_loop
+async def test_a_namespace_is_in_itself_and_a_selector_of_one_name_is_that_name() -> None:
+    async with guarded_api() as api:
+        one = rule("get list watch", "configmaps", resourceNames=["settings"])
+        await create(api, role("one", one, rule("get", "namespaces"), namespace="default"))
+        await create(api, binding("one", "Role/one", "User/ada", namespace="default"))
+        assert (await api.send(ADA, "GET", "/api/v1/namespaces/default"))[0] == 200
+        assert (await api.send(ADA, "GET", "/api/v1/namespaces/kube-system"))[0] == 403
+        maps = "/api/v1/namespaces/default/configmaps"
+        assert (await api.send(ADA, "GET", f"{maps}?fieldSelector=metadata.name%3Dsettings"))[0] == 200
+        assert (await api.send(ADA, "GET", f"{maps}?fieldSelector=metadata.name%3Dother"))[0] == 403
+        assert (await api.send(ADA, "GET", maps))[0] == 403
+
+
+@on_loop
+async def test_each_call_of_a_batch_is_made_as_the_user_that_the_batch_impersonates() -> None:
+    calls = [["POST", "/api/v1/namespaces", {"Impersonate-User": "admin"}, {"metadata": {"name": "made"}}]]
+    async with guarded_api() as api:
+        _, refused = await api.send(ADMIN, "POST", "/kedge/batch", calls, "Impersonate-User: someone")
+        assert 'User "someone" cannot create' in str(refused)
+        _, made = await api.send(ADMIN, "POST", "/kedge/batch", calls)
+        assert made[:2] == [0, 201]

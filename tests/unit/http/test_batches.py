@@ -10,9 +10,10 @@ from tests.kit.api_server import exchange, local_api
 from tests.kit.loops import on_loop
 from tests.kit.raw_http import CONFIG_MAPS, create_config_map, request, sent
 
+from kedge.api.access import AUTHENTICATED, MASTERS, Caller
 from kedge.env import Env
 from kedge.limits import Limits
-from kedge.server.http.access import AUTHENTICATED, MASTERS, Authenticator, Caller
+from kedge.server.http.access import Authenticator
 from kedge.server.http.exchange import HttpRequest
 from kedge.server.service import Service
 

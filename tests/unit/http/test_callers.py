@@ -6,7 +6,8 @@ from tests.kit.api_server import exchange, local_api
 from tests.kit.loops import on_loop
 from tests.kit.raw_http import CONFIG_MAPS, create_config_map, request
 
-from kedge.server.http.access import AUTHENTICATED, MASTERS, Authenticator, Caller
+from kedge.api.access import AUTHENTICATED, MASTERS, Caller
+from kedge.server.http.access import Authenticator
 from kedge.server.http.exchange import HttpRequest
 
 

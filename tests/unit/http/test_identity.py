@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from tests.kit.loops import eventually, on_loop
 
+from kedge.api.access import MASTERS
 from kedge.api.kinds import KINDS
 from kedge.api.tokens import format_token, parse_token_secret, token_key, token_secret
 from kedge.api.wellknown import SECRET_KIND, SYSTEM_NAMESPACE
 from kedge.env import system_env
 from kedge.limits import Limits
-from kedge.server.http.access import MASTERS, Attributes, Caller, allows
 from kedge.server.http.certificates import Authority, Certificate
 from kedge.server.http.connection import Connections
 from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
@@ -81,6 +81,7 @@ async def secure_server(folder: Path, *, limits: Limits | None = None) -> AsyncI
     store = MemoryStore(env)
     service = Service(store, env)
     await service.create(KINDS.resolve("namespace"), {"metadata": {"name": SYSTEM_NAMESPACE}})
+    await service.ensure_default_roles()
     authority = Authority.ensure(folder, NOW)
     authority.ensure_serving(folder / "serving.pem", ["127.0.0.1"], NOW)
     server = ApiServer(service, env)
@@ -156,21 +157,6 @@ async def test_the_store_never_has_a_token_itself(tmp_path: Path) -> None:
         assert found is not None
         assert found.matches(TOKEN)
         assert secret_part.decode() not in repr(found)
-
-
-def test_only_administrators_write_secrets_where_tokens_are() -> None:
-    """The writer of a token chooses its groups, so a component could make itself an administrator."""
-    controllers = Caller("controllers", ("kedge:controllers",))
-    for namespace, verb, expected in (
-        (SYSTEM_NAMESPACE, "create", False),
-        (SYSTEM_NAMESPACE, "patch", False),
-        ("", "create", False),
-        ("", "deletecollection", False),
-        (SYSTEM_NAMESPACE, "get", True),
-        ("default", "create", True),
-    ):
-        assert allows(controllers, Attributes(verb, "", "secrets", "", namespace, "")) is expected
-    assert allows(Caller("admin", (MASTERS,)), Attributes("create", "", "secrets", "", SYSTEM_NAMESPACE, ""))
 
 
 @on_loop

@@ -1,93 +1,145 @@
-"""Reviews: a caller asks for its identity and its permissions."""
+"""Reviews: a caller asks for identities and permissions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from tests.kit.api_server import local_api
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.kit.access import ADA, ADMIN, GuardedApi, agent_of, binding, guarded_api, role, rule
 from tests.kit.loops import on_loop
-from tests.kit.raw_http import sent
 
-from kedge.errors import BadRequest, Forbidden, Invalid
-from kedge.server.http.access import AUTHENTICATED, MASTERS, Caller, check_path_allowed
-from kedge.server.http.reviews import answer_review, is_review
+from kedge.api.access import AUTHENTICATED, SCHEDULERS, Caller
+from kedge.api.kinds import KINDS
+from kedge.keys import Key
+from kedge.server.http.reviews import is_review
 from kedge.server.http.routes import ResourcePath
+from kedge.server.http.token_keys import SigningKeys
 
-ADMIN = Caller("admin", (MASTERS, AUTHENTICATED))
-AGENT = Caller("agent", ("kedge:agents", AUTHENTICATED))
-STRANGER = Caller("stranger", (AUTHENTICATED,))
-WHOAMI = ResourcePath("authentication.k8s.io", "v1", "selfsubjectreviews")
-ACCESS = ResourcePath("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
-RULES = ResourcePath("authorization.k8s.io", "v1", "selfsubjectrulesreviews")
+SCHEDULER = Caller("scheduler", (SCHEDULERS, AUTHENTICATED))
+AUTHENTICATION, AUTHORIZATION = "/apis/authentication.k8s.io/v1", "/apis/authorization.k8s.io/v1"
 
 
-def allowed(caller: Caller, **spec: Any) -> bool:
-    found: bool = answer_review(ACCESS, {"spec": spec}, caller)["status"]["allowed"]
-    return found
-
-
-def test_a_caller_learns_its_name_and_groups() -> None:
-    found = answer_review(WHOAMI, {}, STRANGER)
-    assert found["status"]["userInfo"] == {"username": "stranger", "groups": [AUTHENTICATED]}
-    assert (found["kind"], found["apiVersion"]) == ("SelfSubjectReview", "authentication.k8s.io/v1")
-
-
-def test_access_follows_the_roles() -> None:
-    pods = {"verb": "list", "resource": "pods", "namespace": "default"}
-    status = {"verb": "patch", "resource": "pods", "subresource": "status"}
-    assert [allowed(caller, resourceAttributes=pods) for caller in (ADMIN, AGENT, STRANGER)] == [True, True, False]
-    assert [allowed(caller, resourceAttributes=status) for caller in (ADMIN, AGENT, STRANGER)] == [True, True, False]
-    every = {"verb": "*", "group": "*", "resource": "*"}
-    assert [allowed(caller, resourceAttributes=every) for caller in (ADMIN, AGENT)] == [True, False]
-
-
-def test_access_to_paths_is_reviewed_as_it_is_enforced() -> None:
-    for path, expected in (("/metrics", [True, True, False]), ("/apis/apps", [True] * 3), ("/healthz", [True] * 3)):
-        found = [
-            allowed(each, nonResourceAttributes={"path": path, "verb": "get"}) for each in (ADMIN, AGENT, STRANGER)
-        ]
-        assert found == expected
-    check_path_allowed(AGENT, b"/metrics")
-    with pytest.raises(Forbidden, match='cannot get path "/metrics"'):
-        check_path_allowed(STRANGER, b"/metrics")
-
-
-def test_a_review_that_asks_for_nothing_or_for_both_is_invalid() -> None:
-    pods, path = {"verb": "get", "resource": "pods"}, {"path": "/", "verb": "get"}
-    for spec in ({}, {"resourceAttributes": pods, "nonResourceAttributes": path}):
-        with pytest.raises(Invalid, match="exactly one"):
-            answer_review(ACCESS, {"spec": spec}, ADMIN)
-    with pytest.raises(BadRequest, match="was sent as"):
-        answer_review(ACCESS, {"apiVersion": "v1", "kind": "Pod"}, ADMIN)
-
-
-def test_rules_list_everything_that_a_caller_may_do() -> None:
-    body = {"spec": {"namespace": "default"}}
-    assert answer_review(RULES, body, ADMIN)["status"]["resourceRules"] == [
-        {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-    ]
-    rules = answer_review(RULES, body, AGENT)["status"]["resourceRules"]
-    assert {"verbs": ["delete"], "apiGroups": ["*"], "resources": ["pods"]} in rules
-    own = answer_review(RULES, body, STRANGER)["status"]
-    assert {rule["resources"][0] for rule in own["resourceRules"]} == {
-        "selfsubjectreviews",
-        "selfsubjectaccessreviews",
-        "selfsubjectrulesreviews",
-    }
-    assert "/metrics" not in own["nonResourceRules"][0]["nonResourceURLs"]
-    with pytest.raises(BadRequest, match="namespace"):
-        answer_review(RULES, {}, ADMIN)
-
-
-def test_only_the_paths_of_reviews_are_reviews() -> None:
-    assert is_review(ACCESS)
-    assert not is_review(ACCESS._replace(group="apps"))
+async def allowed(api: GuardedApi, caller: Caller, **spec: Any) -> Any:
+    code, found = await api.send(caller, "POST", f"{AUTHORIZATION}/selfsubjectaccessreviews", {"spec": spec})
+    return found["status"]["allowed"] if code == 201 else code
 
 
 @on_loop
-async def test_reviews_are_answered_over_http() -> None:
-    async with local_api() as (_, port):
-        code, _, found = await sent(port, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
-        other, _, _ = await sent(port, "POST", "/apis/apps/v1/selfsubjectreviews", {})
-    assert (code, found["status"]["userInfo"]["username"], other) == (201, "test", 404)
+async def test_a_caller_learns_its_name_and_groups() -> None:
+    async with guarded_api() as api:
+        code, found = await api.send(ADA, "POST", f"{AUTHENTICATION}/selfsubjectreviews", {})
+        other, _ = await api.send(ADMIN, "POST", "/apis/apps/v1/selfsubjectreviews", {})
+    assert (code, other) == (201, 404)
+    assert found["status"]["userInfo"] == {"username": "ada", "groups": [AUTHENTICATED]}
+    assert (found["kind"], found["apiVersion"]) == ("SelfSubjectReview", "authentication.k8s.io/v1")
+
+
+@on_loop
+async def test_access_follows_the_roles() -> None:
+    pods = {"verb": "list", "resource": "pods", "namespace": "default"}
+    status = {"verb": "patch", "resource": "pods", "subresource": "status"}
+    every = {"verb": "*", "group": "*", "resource": "*"}
+    async with guarded_api() as api:
+        for asked, expected in (
+            ({"resourceAttributes": pods}, [True, True, False]),
+            ({"resourceAttributes": status}, [True, True, False]),
+            ({"resourceAttributes": every}, [True, False, False]),
+            ({"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}, [True, False, False]),
+            ({"nonResourceAttributes": {"path": "/apis/apps", "verb": "get"}}, [True, True, True]),
+            ({}, [422, 422, 422]),
+            ({"resourceAttributes": pods, "nonResourceAttributes": {"path": "/", "verb": "get"}}, [422, 422, 422]),
+            ({"resourceAttributes": "pods"}, [400, 400, 400]),
+        ):
+            assert [await allowed(api, each, **asked) for each in (ADMIN, SCHEDULER, ADA)] == expected, asked
+        code, _ = await api.send(ADA, "POST", f"{AUTHORIZATION}/selfsubjectaccessreviews", {"kind": "Pod"})
+        assert code == 400
+
+
+@on_loop
+async def test_an_agent_is_reviewed_with_the_objects_of_its_node() -> None:
+    async with guarded_api() as api:
+        agent = agent_of("node-a")
+        own = {"verb": "patch", "resource": "nodes", "subresource": "status", "name": "node-a"}
+        assert await allowed(api, agent, resourceAttributes=own)
+        assert not await allowed(api, agent, resourceAttributes={**own, "name": "node-b"})
+        assert not await allowed(api, agent, resourceAttributes={"verb": "get", "resource": "secrets", "name": "s"})
+        code, found = await api.send(
+            agent, "POST", f"{AUTHORIZATION}/selfsubjectrulesreviews", {"spec": {"namespace": "default"}}
+        )
+        assert (code, found["status"]["incomplete"]) == (201, True)
+
+
+@on_loop
+async def test_rules_list_everything_that_a_caller_may_do_in_a_namespace() -> None:
+    async def rules(api: GuardedApi, caller: Caller, namespace: str = "default") -> dict[str, Any]:
+        body = {"spec": {"namespace": namespace}}
+        _, found = await api.send(caller, "POST", f"{AUTHORIZATION}/selfsubjectrulesreviews", body)
+        status: dict[str, Any] = found["status"]
+        return status
+
+    async with guarded_api() as api:
+        assert (await rules(api, ADMIN))["resourceRules"] == [
+            {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+        ]
+        reader = role("reader", rule("get", "pods", resourceNames=["web"]), namespace="default")
+        for body in (reader, binding("readers", "Role/reader", "User/ada", namespace="default")):
+            await api.service.create(KINDS.of_api(body["apiVersion"], body["kind"]), body)
+        own = await rules(api, ADA)
+        assert reader["rules"][0] in own["resourceRules"]
+        assert reader["rules"][0] not in (await rules(api, ADA, "kube-system"))["resourceRules"]
+        assert {each["resources"][0] for each in own["resourceRules"]} == {
+            "selfsubjectreviews", "selfsubjectaccessreviews", "pods",
+        }  # fmt: skip
+        assert not any("/metrics" in each["nonResourceURLs"] for each in own["nonResourceRules"])
+        assert not own["incomplete"]
+        code, _ = await api.send(ADA, "POST", f"{AUTHORIZATION}/selfsubjectrulesreviews", {})
+        assert code == 400
+
+
+@on_loop
+async def test_reviews_of_others_need_a_role() -> None:
+    pods = {"verb": "list", "resource": "pods", "namespace": "default"}
+    spec = {"resourceAttributes": pods, "user": "bob", "groups": ["people"]}
+    path, local = f"{AUTHORIZATION}/subjectaccessreviews", "namespaces/default/localsubjectaccessreviews"
+    async with guarded_api() as api:
+        assert (await api.send(ADA, "POST", path, {"spec": spec}))[0] == 403
+        assert (await api.send(ADA, "POST", f"{AUTHORIZATION}/{local}", {"spec": spec}))[0] == 403
+        for body in (
+            binding("people", "ClusterRole/view", "Group/people", namespace="default"),
+            binding("ada", "ClusterRole/admin", "User/ada", namespace="default"),
+            binding("ada", "ClusterRole/system:auth-delegator", "User/ada"),
+        ):
+            await api.service.create(KINDS.of_api(body["apiVersion"], body["kind"]), body)
+        for where in (path, f"{AUTHORIZATION}/{local}"):
+            code, found = await api.send(ADA, "POST", where, {"spec": spec})
+            assert (code, found["status"]["allowed"]) == (201, True)
+        _, found = await api.send(ADA, "POST", path, {"spec": {**spec, "groups": []}})
+        assert not found["status"]["allowed"]
+        elsewhere = {**spec, "resourceAttributes": {**pods, "namespace": "kube-system"}}
+        assert (await api.send(ADA, "POST", f"{AUTHORIZATION}/{local}", {"spec": elsewhere}))[0] == 422
+        assert (await api.send(ADA, "POST", path, {"spec": {"resourceAttributes": pods}}))[0] == 422
+        assert (await api.send(ADA, "POST", f"{AUTHORIZATION}/namespaces/default/subjectaccessreviews", {}))[0] == 404
+        assert (await api.send(ADMIN, "POST", f"{AUTHORIZATION}/localsubjectaccessreviews", {}))[0] == 404
+
+
+@on_loop
+async def test_tokens_are_reviewed_for_those_that_a_role_lets() -> None:
+    keys = SigningKeys([ec.generate_private_key(ec.SECP256R1())])
+    async with guarded_api(token_keys=keys) as api:
+        token = (await api.service.request_token(Key("ServiceAccount", "default", "default"))).token
+        path = f"{AUTHENTICATION}/tokenreviews"
+        assert (await api.send(ADA, "POST", path, {"spec": {"token": token}}))[0] == 403
+        body = binding("ada", "ClusterRole/system:auth-delegator", "User/ada")
+        await api.service.create(KINDS.of_api(body["apiVersion"], body["kind"]), body)
+        code, found = await api.send(ADA, "POST", path, {"spec": {"token": token}})
+        assert (code, found["status"]["user"]["username"]) == (201, "system:serviceaccount:default:default")
+        _, found = await api.send(ADA, "POST", path, {"spec": {"token": "x"}})
+        assert not found["status"].get("authenticated")
+        assert (await api.send(ADA, "POST", path, {}))[0] == 400
+
+
+def test_only_the_paths_of_reviews_are_reviews() -> None:
+    path = ResourcePath("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
+    assert is_review(path)
+    assert not is_review(path._replace(group="apps"))
+    assert not is_review(path._replace(name="x"))

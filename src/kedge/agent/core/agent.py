@@ -17,7 +17,7 @@ from kedge.agent.core.usage import UsageMeter
 from kedge.agent.core.worker_context import WorkerContext
 from kedge.api.objects import Object
 from kedge.api.views import NodeAllocationView, PodView
-from kedge.api.wellknown import NODE_ALLOCATION_KIND, POD_KIND
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, POD_KIND
 from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
@@ -49,7 +49,7 @@ class Agent:
         self._driver = driver
         self._machine = machine
         self.recorder = recorder
-        self._caches = CacheSet(client, env)
+        self._caches = CacheSet(client, env, probed=client.kinds.of_key_kind(NODE_KIND))
         self.node = NodeRegistration(
             client,
             env,

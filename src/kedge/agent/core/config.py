@@ -1,7 +1,7 @@
 """The setup of a container: its references to ConfigMaps, Secrets and fields of the pod, resolved. Pure.
 
-`references` names the objects that a pod needs, and no other object is read. A reference that cannot be resolved
-raises `CannotStart`: the container waits with a reason, and is tried again.
+`api.pod_references` names the objects that a pod needs, and no other object is read. A reference that cannot be
+resolved raises `CannotStart`: the container waits with a reason, and is tried again.
 """
 
 from __future__ import annotations
@@ -69,37 +69,6 @@ class Surroundings:
     """The API as the pod reaches it, and its tokens."""
     objects: Mapping[Key, Mapping[str, Any] | None] = field(default_factory=dict)
     """The bodies of the referenced objects; None for one that does not exist."""
-
-
-def references(pod: PodView) -> tuple[Key, ...]:
-    """The ConfigMaps and Secrets that the pod refers to, each once, in the order of the pod."""
-    found: dict[Key, None] = {}
-    for kind, name in _names(pod):
-        found[Key(kind, pod.namespace, name)] = None
-    return tuple(found)
-
-
-def _names(pod: PodView) -> Iterator[tuple[str, str]]:
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
-        for bulk in container.env_from:
-            if bulk.config_map_ref is not None:
-                yield CONFIG_MAP_KIND, bulk.config_map_ref.name
-            if bulk.secret_ref is not None:
-                yield SECRET_KIND, bulk.secret_ref.name
-        for variable in container.env:
-            source = variable.value_from or EnvVarSource()
-            if source.config_map_key_ref is not None:
-                yield CONFIG_MAP_KIND, source.config_map_key_ref.name
-            if source.secret_key_ref is not None:
-                yield SECRET_KIND, source.secret_key_ref.name
-    for volume in pod.spec.volumes:
-        projections = volume.projected.sources if volume.projected is not None else ()
-        for config_map in (volume.config_map, *(each.config_map for each in projections)):
-            if config_map is not None:
-                yield CONFIG_MAP_KIND, config_map.name
-        for secret in (volume.secret, *(each.secret for each in projections)):
-            if secret is not None:
-                yield SECRET_KIND, secret.secret_name or secret.name
 
 
 def container_setup(pod: PodView, container: Container, around: Surroundings) -> ContainerSetup:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kedge.agent.core.account_tokens import ROOT_AUTHORITY, AccountTokens, ApiAccess
-from kedge.agent.core.config import Surroundings, references
+from kedge.agent.core.config import Surroundings
 from kedge.agent.core.driver import ContainerProcess, Driver
 from kedge.agent.core.node import NodeRegistration
 from kedge.agent.core.pod_records import AgentRecords
+from kedge.api.pod_references import references
 from kedge.api.views import NodeAllocationView, NodeView, PodView
 from kedge.api.wellknown import CONFIG_MAP_KIND, NODE_ALLOCATION_KIND, NODE_KIND
 from kedge.client.contract import Client

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kedge.api.codec import parse_object
-from kedge.api.validation import core, kedge_dev, known_parts, pods, resize, workloads
+from kedge.api.validation import core, kedge_dev, known_parts, pods, rbac, resize, workloads
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.limit_ranges import check_limit_range
 from kedge.api.validation.metadata import check_metadata
@@ -22,6 +22,8 @@ from kedge.api.views import PodView, View
 from kedge.api.views.schema import Findings, dec_hook, decoder_of, examine, strict_twin
 from kedge.api.wellknown import (
     AUTOSCALER_KIND,
+    CLUSTER_ROLE_BINDING_KIND,
+    CLUSTER_ROLE_KIND,
     CONFIG_MAP_KIND,
     DEPLOYMENT_KIND,
     DISRUPTION_BUDGET_KIND,
@@ -39,6 +41,8 @@ from kedge.api.wellknown import (
     REPLICA_SET_KIND,
     RESERVATION_KIND,
     RESOURCE_QUOTA_KIND,
+    ROLE_BINDING_KIND,
+    ROLE_KIND,
     ROLLOUT_KIND,
     SCHEDULING_POLICY_KIND,
     SECRET_KIND,
@@ -86,6 +90,10 @@ _RULES: dict[str, Callable[[ErrorList, Any], None]] = {
     DISRUPTION_BUDGET_KIND: workloads.check_disruption_budget,
     PRIORITY_CLASS_KIND: core.check_priority_class,
     LEASE_KIND: core.check_lease,
+    ROLE_KIND: rbac.check_role,
+    CLUSTER_ROLE_KIND: rbac.check_cluster_role,
+    ROLE_BINDING_KIND: rbac.check_role_binding,
+    CLUSTER_ROLE_BINDING_KIND: rbac.check_cluster_role_binding,
     RESERVATION_KIND: kedge_dev.check_reservation,
     NODE_ALLOCATION_KIND: kedge_dev.check_node_allocation,
     SCHEDULING_POLICY_KIND: kedge_dev.check_scheduling_policy,

@@ -9,12 +9,22 @@ from kedge.api.names import (
     label_1035_problem,
     label_problem,
     label_value_problem,
+    path_segment_problem,
     qualified_name_problem,
     subdomain_problem,
 )
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.views import Condition, LabelSelectorSpec, ObjectMeta, OwnerReference
-from kedge.api.wellknown import EVENT_KIND, EVENTS_API_VERSION, NAMESPACE_KIND, SERVICE_KIND
+from kedge.api.wellknown import (
+    CLUSTER_ROLE_BINDING_KIND,
+    CLUSTER_ROLE_KIND,
+    EVENT_KIND,
+    EVENTS_API_VERSION,
+    NAMESPACE_KIND,
+    ROLE_BINDING_KIND,
+    ROLE_KIND,
+    SERVICE_KIND,
+)
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -22,7 +32,14 @@ if TYPE_CHECKING:
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 """Kubernetes' limit on all annotations of one object, keys included."""
 
-_NAME_RULES: dict[str, Callable[[str], str]] = {NAMESPACE_KIND: label_problem, SERVICE_KIND: label_1035_problem}
+_NAME_RULES: dict[str, Callable[[str], str]] = {
+    NAMESPACE_KIND: label_problem,
+    SERVICE_KIND: label_1035_problem,
+    ROLE_KIND: path_segment_problem,
+    CLUSTER_ROLE_KIND: path_segment_problem,
+    ROLE_BINDING_KIND: path_segment_problem,
+    CLUSTER_ROLE_BINDING_KIND: path_segment_problem,
+}
 
 
 def check_metadata(errors: ErrorList, kind: Kind, metadata: ObjectMeta, *, shared_parts_clean: bool = False) -> None:

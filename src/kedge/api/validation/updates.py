@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kedge.api.codec import same_json
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.wellknown import (
+    CLUSTER_ROLE_BINDING_KIND,
     CONFIG_MAP_KIND,
     CUSTOM_RESOURCE_DEFINITION_KIND,
     DEPLOYMENT_KIND,
@@ -21,6 +22,7 @@ from kedge.api.wellknown import (
     PRIORITY_CLASS_KIND,
     REPLICA_SET_KIND,
     RESERVATION_KIND,
+    ROLE_BINDING_KIND,
     ROLLOUT_KIND,
     SECRET_KIND,
     SERVICE_KIND,
@@ -246,6 +248,12 @@ def _check_data(*fields: str) -> Callable[[ErrorList, Mapping[str, Any], Mapping
     return check
 
 
+def _check_role_ref(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """A subject must not get another role by an update that its grantor did not see."""
+    if not same_json(before.get("roleRef"), after.get("roleRef")):
+        errors.invalid("roleRef", after.get("roleRef"), "cannot change roleRef")
+
+
 def _check_secret(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     _check_data("data")(errors, before, after)
     if (before.get("type") or "Opaque") != (after.get("type") or "Opaque"):
@@ -265,6 +273,8 @@ _RULES: dict[str, Callable[[ErrorList, Mapping[str, Any], Mapping[str, Any]], No
     CUSTOM_RESOURCE_DEFINITION_KIND: _fixed("spec.group", "spec.names.plural", "spec.scope"),
     RESERVATION_KIND: _fixed("spec.pod.uid", "spec.workloadUID"),
     ROLLOUT_KIND: _fixed("spec.target"),
+    ROLE_BINDING_KIND: _check_role_ref,
+    CLUSTER_ROLE_BINDING_KIND: _check_role_ref,
 }
 
 

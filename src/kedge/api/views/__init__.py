@@ -61,6 +61,16 @@ from kedge.api.views.kedge_dev import (
     ZoneQuotaView,
 )
 from kedge.api.views.probes import HTTPGetAction, LifecycleHook, Probe
+from kedge.api.views.rbac import (
+    AggregationRule,
+    ClusterRoleBindingView,
+    ClusterRoleView,
+    PolicyRule,
+    RoleBindingView,
+    RoleRef,
+    RoleSubject,
+    RoleView,
+)
 from kedge.api.views.volumes import (
     DownwardVolume,
     EnvVarSource,
@@ -84,9 +94,12 @@ from kedge.api.views.workloads import (
 __all__ = [
     "EMPTY_MAP",
     "Affinity",
+    "AggregationRule",
     "AllocatedPort",
     "AllocationEntry",
     "ApiStruct",
+    "ClusterRoleBindingView",
+    "ClusterRoleView",
     "Condition",
     "Container",
     "ContainerImage",
@@ -130,6 +143,7 @@ __all__ = [
     "PodStatus",
     "PodTemplate",
     "PodView",
+    "PolicyRule",
     "PriorityClassView",
     "Probe",
     "RecordingWindowView",
@@ -140,6 +154,10 @@ __all__ = [
     "ResourceList",
     "ResourceQuotaView",
     "ResourceRequirements",
+    "RoleBindingView",
+    "RoleRef",
+    "RoleSubject",
+    "RoleView",
     "RolloutView",
     "SchedulingPolicyView",
     "Scope",

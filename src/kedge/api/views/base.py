@@ -80,7 +80,10 @@ class ResourceList(FrozenMap[str, Quantity]):
             return self._units
 
 
-_ACRONYMS = {"cidr": "CIDR", "cidrs": "CIDRs", "id": "ID", "ip": "IP", "ips": "IPs", "uid": "UID", "uuid": "UUID"}
+_ACRONYMS = {
+    "cidr": "CIDR", "cidrs": "CIDRs", "id": "ID", "ip": "IP", "ips": "IPs", "uid": "UID", "urls": "URLs",
+    "uuid": "UUID",
+}  # fmt: skip
 
 
 def json_name(attribute: str) -> str:

@@ -18,10 +18,11 @@ from kedge.runtime.watcher import Watcher, WatcherStatistics
 class CacheSet:
     """The caches of a process. A kind and scope has one cache, shared by all callers; they live until `stop`."""
 
-    def __init__(self, client: Client, env: Env) -> None:
+    def __init__(self, client: Client, env: Env, *, probed: Kind | None = None) -> None:
+        """`probed` is the kind that is listed for the revision of the store; without it, that of any cache."""
         self._client = client
         self._env = env
-        self._revision_probe = RevisionProbe(client, env)
+        self._revision_probe = RevisionProbe(client, env, probed)
         self._caches: dict[tuple[str, WatchScope], tuple[Cache, Watcher]] = {}
         self._of_kind: dict[str, tuple[Cache, ...]] = {}
         """The same caches by kind, for a lookup at every event of some kinds."""

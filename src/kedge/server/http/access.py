@@ -1,65 +1,41 @@
-"""Authentication and authorization: client certificates and bearer tokens in, allowed or refused out.
+"""Authentication: client certificates and bearer tokens in, callers out; and callers that act as others.
 
-Roles are fixed: administrators may do everything, each component what its role lists, every other caller nothing.
+`server.service.access` decides which requests a caller may make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final
+from urllib.parse import unquote
 
-from kedge.api.requests import BoundObject, Get
+from kedge.api.access import (
+    ANONYMOUS,
+    AUTHENTICATED,
+    UNAUTHENTICATED,
+    Attributes,
+    Caller,
+    account_groups,
+    account_of_user,
+    refusal,
+)
+from kedge.api.requests import Get
 from kedge.api.tokens import parse_token_secret, token_id, token_key
-from kedge.api.wellknown import POD_KIND, SYSTEM_NAMESPACE
+from kedge.api.wellknown import AUTHENTICATION_GROUP
 from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from kedge.server.http.exchange import HttpRequest
-from kedge.server.http.routes import ResourcePath
 from kedge.server.service import Service
+from kedge.server.service.access.authorizer import Authorizer
+from kedge.server.service.access.write_checks import impersonation, impersonation_of_user
 from kedge.server.service.account_tokens import ISSUER
 
-MASTERS = "system:masters"
-AGENTS = "kedge:agents"
-AUTHENTICATED = "system:authenticated"
 OPEN_PATHS = frozenset({b"/livez", b"/readyz", b"/healthz", b"/version"})
 """Paths that need no identity."""
-DISCOVERY_PATHS = OPEN_PATHS | {b"/", b"/api", b"/api/*", b"/apis", b"/apis/*", b"/openapi", b"/openapi/*"}
-"""Paths that every authenticated caller may read; `*` stands for any rest."""
-
-_READ = frozenset({"get", "list", "watch"})
-_EVERY = frozenset({"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"})
-
-
 Subject = tuple[tuple[tuple[str, str], ...], ...]
 """The subject of a certificate, as `ssl` describes it."""
-
-
-class Caller(NamedTuple):
-    """An authenticated user."""
-
-    user: str
-    groups: tuple[str, ...]
-    uid: str = ""
-    extra: tuple[tuple[str, str], ...] = ()
-    """More about the user of a ServiceAccount's token."""
-
-    @property
-    def recorded_groups(self) -> tuple[str, ...]:
-        """The groups to store beside a version: every authenticated user is in one more."""
-        return tuple([each for each in self.groups if each != AUTHENTICATED])
-
-
-class Attributes(NamedTuple):
-    """One request, as authorization sees it."""
-
-    verb: str
-    group: str
-    resource: str
-    subresource: str
-    namespace: str
-    name: str
 
 
 class Authenticator:
@@ -105,27 +81,63 @@ async def caller_of_token(token: str, service: Service, env: Env, audiences: Seq
     raise Unauthorized("the token is not known here: get a new one, or use a client certificate")
 
 
-def acting_caller(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
-    """The caller itself, or the user that an administrator impersonates (`kubectl --as`).
+IMPERSONATION: Final = b"impersonate-"
+"""The beginning of the headers by which a caller acts as another user."""
+_USER, _GROUP, _UID, _EXTRA = (IMPERSONATION + name for name in (b"user", b"group", b"uid", b"extra-"))
+
+
+def acting_caller(caller: Caller, headers: Mapping[bytes, bytes], access: Authorizer) -> Caller:
+    """The caller itself, or the user that it impersonates (`kubectl --as`).
 
     Raises:
-        BadRequest: groups are impersonated without a user.
-        Forbidden: the caller is no administrator.
+        BadRequest: groups or a uid are impersonated without a user, or a header is not UTF-8.
+        Forbidden: the caller may not impersonate the user, a group, the uid or an extra.
     """
-    user = headers.get(b"impersonate-user")
-    groups = headers.get(b"impersonate-group", b"")
+    user = headers.get(_USER)
     if user is None:
-        if groups:
-            raise BadRequest("Impersonate-Group needs Impersonate-User: send both")
+        if _GROUP in headers or _UID in headers:
+            raise BadRequest("Impersonate-Group and Impersonate-Uid need Impersonate-User: send it too")
         return caller
-    name = user.decode("latin-1")
-    if MASTERS not in caller.groups:
-        raise Forbidden(
-            f'users "{name}" is forbidden: User "{caller.user}" cannot impersonate resource "users" in API group ""'
-            " at the cluster scope"
-        )
-    named = tuple(each.strip() for each in groups.decode("latin-1").split(",") if each.strip())
-    return Caller(name, (*named, AUTHENTICATED))
+    name = _text(user)
+    groups = _values(headers.get(_GROUP, b""))
+    uid = _text(headers.get(_UID, b""))
+    extra = tuple(
+        (unquote(_text(header.removeprefix(_EXTRA))), value)
+        for header, sent in headers.items()
+        if header.startswith(_EXTRA)
+        for value in _values(sent)
+    )
+    for wanted in _impersonated(name, groups, uid, extra):
+        if not access.check_nowait(caller, wanted):
+            raise Forbidden(refusal(caller, wanted))
+    account = account_of_user(name)
+    if not groups and account is not None:
+        groups = account_groups(account[0])
+    added = UNAUTHENTICATED if name == ANONYMOUS else AUTHENTICATED
+    return Caller(name, groups if added in groups else (*groups, added), uid, extra)
+
+
+def _impersonated(user: str, groups: Sequence[str], uid: str, extra: Sequence[tuple[str, str]]) -> Iterator[Attributes]:
+    """The requests that the caller must be allowed, so that it may act as this user."""
+    yield impersonation_of_user(user)
+    for group in groups:
+        yield impersonation("groups", group)
+    if uid:
+        yield impersonation("uids", uid, group=AUTHENTICATION_GROUP)
+    for name, value in extra:
+        yield impersonation("userextras", value, group=AUTHENTICATION_GROUP, subresource=name)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode().strip()
+    except UnicodeDecodeError as error:
+        raise BadRequest("a header that begins with Impersonate- is not UTF-8") from error
+
+
+def _values(header: bytes) -> tuple[str, ...]:
+    """A header that stands several times is joined by commas."""
+    return tuple(each.strip() for each in _text(header).split(",") if each.strip())
 
 
 def _of_certificate(peer: Mapping[str, Any]) -> Caller:
@@ -141,91 +153,3 @@ def _of_subject(subject: Subject) -> Caller:
     if not user:
         raise Unauthorized("the client certificate has no common name, which is the user: get another one")
     return Caller(user, (*groups, AUTHENTICATED))
-
-
-class Role(NamedTuple):
-    """Resources that a component may touch, by verb. `*` stands for every resource, subresources included."""
-
-    verbs: frozenset[str]
-    resources: frozenset[str]
-
-
-ROLES: dict[str, tuple[Role, ...]] = {
-    "kedge:metrics": (),  # a monitoring system: it reads paths such as /metrics, and no objects
-    "kedge:schedulers": (
-        Role(_READ, frozenset({"*"})),
-        Role(_EVERY, frozenset({"leases", "events", "reservations", "reservations/status"})),
-        Role(frozenset({"create"}), frozenset({"pods/binding", "pods/eviction"})),
-        Role(frozenset({"update", "patch"}), frozenset({"pods/status", "schedulingpolicies/status"})),
-        Role(frozenset({"delete"}), frozenset({"pods"})),
-    ),
-    "kedge:controllers": (Role(_EVERY, frozenset({"*"})),),
-    AGENTS: (
-        Role(_READ, frozenset({"pods", "nodes", "services", "endpointslices", "configmaps", "secrets", "namespaces"})),
-        Role(_READ, frozenset({"serviceaccounts"})),
-        Role(frozenset({"create"}), frozenset({"serviceaccounts/token"})),
-        Role(_EVERY, frozenset({"leases", "events"})),
-        Role(frozenset({"create", "update", "patch"}), frozenset({"nodes", "nodes/status", "pods/status"})),
-        Role(frozenset({"delete"}), frozenset({"pods"})),
-        Role(frozenset({"update"}), frozenset({"nodeallocations"})),
-    ),
-}
-"""Roles by group."""
-
-
-def allows(caller: Caller, wanted: Attributes) -> bool:
-    """Whether the caller may do this."""
-    if MASTERS in caller.groups:
-        return True
-    if wanted.resource == "secrets" and wanted.namespace in ("", SYSTEM_NAMESPACE) and wanted.verb not in _READ:
-        return False  # tokens are Secrets there, and the writer of a token chooses its groups
-    resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
-    return any(
-        wanted.verb in role.verbs and ("*" in role.resources or resource in role.resources)
-        for group in caller.groups
-        for role in ROLES.get(group, ())
-    )
-
-
-DEBUG_PREFIX = b"/kedge/debug/"
-"""Documents about the inside of the process: names of objects in every namespace, and texts of errors."""
-
-
-def allows_path(caller: Caller, path: bytes) -> bool:
-    """Whether the caller may read a path that is no resource.
-
-    Only administrators and components see metrics, and only administrators see what is below `DEBUG_PREFIX`.
-    """
-    if path.startswith(DEBUG_PREFIX):
-        return MASTERS in caller.groups
-    if MASTERS in caller.groups or any(group in ROLES for group in caller.groups):
-        return True
-    return any(
-        path == each or (each.endswith(b"*") and path.startswith(each.removesuffix(b"*"))) for each in DISCOVERY_PATHS
-    )
-
-
-def check_path_allowed(caller: Caller, path: bytes) -> None:
-    """Raises `Forbidden` with the message of Kubernetes."""
-    if not allows_path(caller, path):
-        raise Forbidden(f'forbidden: User "{caller.user}" cannot get path "{path.decode("latin-1")}"')
-
-
-def check_token_allowed(caller: Caller, path: ResourcePath, bound: BoundObject | None) -> None:
-    """Raises `Forbidden` for a token that an agent requests for anything but a pod."""
-    if AGENTS in caller.groups and MASTERS not in caller.groups and (bound is None or bound.kind != POD_KIND):
-        raise Forbidden(
-            f'serviceaccounts "{path.name}" is forbidden: an agent gets tokens for its pods alone: bind it to a Pod'
-        )
-
-
-def check_allowed(caller: Caller, wanted: Attributes) -> None:
-    """Raises `Forbidden` with the message of Kubernetes."""
-    if allows(caller, wanted):
-        return
-    resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
-    where = f' in the namespace "{wanted.namespace}"' if wanted.namespace else " at the cluster scope"
-    name = f'{resource} "{wanted.name}" is forbidden: ' if wanted.name else f"{resource} is forbidden: "
-    raise Forbidden(
-        f'{name}User "{caller.user}" cannot {wanted.verb} resource "{resource}" in API group "{wanted.group}"{where}'
-    )

@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
+from kedge.api.access import Caller
 from kedge.api.http_batch import BATCH_PATH
 from kedge.api.requests import List, ListOptions
 from kedge.api.types import type_table
 from kedge.api.wellknown import METRICS_GROUP
 from kedge.env import Env
 from kedge.errors import NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable, check
-from kedge.server.http.access import DEBUG_PREFIX, OPEN_PATHS, Authenticator, acting_caller, check_path_allowed
+from kedge.server.http.access import OPEN_PATHS, Authenticator, acting_caller
 from kedge.server.http.agents import AgentDialer
 from kedge.server.http.backups import BACKUP_PATH, serve_backup
 from kedge.server.http.batches import serve_batch
-from kedge.server.http.bodies import read_options
 from kedge.server.http.discovery import Discovery
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.negotiation import wants_aggregated_discovery
@@ -31,7 +31,7 @@ from kedge.server.http.parameters import parse_query
 from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
 from kedge.server.http.resources import Resources
-from kedge.server.http.reviews import answer_review, answer_token_review, is_review, is_token_review
+from kedge.server.http.reviews import Reviews, is_review
 from kedge.server.http.routes import resource_path
 from kedge.server.http.status import error_body, status_body
 from kedge.server.http.usage_metrics import METRICS_KINDS, UsageMetrics
@@ -42,6 +42,10 @@ _encode = msgspec.json.Encoder().encode
 _AGGREGATED_TYPE = b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _OPENAPI_V2_TYPE = b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _BATCH_PATH = BATCH_PATH.encode()
+_PATH_VERBS = {"HEAD": "get"}
+"""Verbs of requests for paths that are no resources; of the others the method is the verb."""
+DEBUG_PREFIX = b"/kedge/debug/"
+"""Documents about the inside of the process: names of objects in every namespace, and texts of errors."""
 _LOG = logging.getLogger(__name__)
 KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "36"
 """The version of the Kubernetes API that is served: clients compare it with their own."""
@@ -57,6 +61,7 @@ class ApiHandler:
         self.ready = False
         """Whether `/readyz` answers 200."""
         self._resources = Resources(service, env)
+        self._reviews = Reviews(service, env)
         self._usage = UsageMetrics(service, env)
         served = (*service.kinds, *listed_versions(), *METRICS_KINDS)
         self.streams = PodStreams(service, env, agents)
@@ -91,7 +96,7 @@ class ApiHandler:
             shown = self._authenticator.caller(request)
             if shown is None:
                 return False
-            caller = acting_caller(shown, request.headers)
+            caller = acting_caller(shown, request.headers, self._service.access)
             found = resource_path(request.path)
             if found is None or not found.name or found.group == METRICS_GROUP:
                 return False
@@ -146,10 +151,10 @@ class ApiHandler:
         shown = self._authenticator.caller(request)
         if shown is None:
             shown = await self._authenticator.token_caller(request, self._service, self._env)
-        caller = acting_caller(shown, request.headers)
+        caller = acting_caller(shown, request.headers, self._service.access)
         page = self._pages.get(path.rstrip(b"/") or b"/")
         if page is not None:
-            check_path_allowed(caller, path)
+            self._check_path(caller, request)
             page(request, exchange)
             return
         if path.startswith(ORIGINS_PREFIX):
@@ -163,18 +168,22 @@ class ApiHandler:
             return
         found = resource_path(path)
         if found is not None and request.method == "POST" and is_review(found):
-            exchange.respond(201, _encode(answer_review(found, read_options(request, self._env.limits), caller)))
-        elif found is not None and request.method == "POST" and is_token_review(found):
-            body = read_options(request, self._env.limits)
-            exchange.respond(201, _encode(await answer_token_review(body, caller, self._service, self._env)))
+            exchange.respond(201, _encode(await self._reviews.answer(found, request, caller)))
         elif found is not None and found.group == METRICS_GROUP:
             await self._usage.serve(found, request, exchange, caller)
         elif found is not None and is_stream(found):
             await self.streams.serve(found, request, exchange, caller)
         elif found is not None:
             await self._resources.serve(found, request, exchange, caller)
-        elif not self._document(path, exchange):
-            raise NotFound("the server could not find the requested resource")
+        else:
+            self._check_path(caller, request)
+            if not self._document(path, exchange):
+                raise NotFound("the server could not find the requested resource")
+
+    def _check_path(self, caller: Caller, request: HttpRequest) -> None:
+        """Raise `Forbidden` if the caller may not request a path that is no resource."""
+        verb = _PATH_VERBS.get(request.method, request.method.lower())
+        self._service.access.check_path(caller, verb, request.path.decode("latin-1"))
 
     # -- health ------------------------------------------------------------------------------------
 

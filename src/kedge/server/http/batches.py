@@ -10,13 +10,14 @@ import msgspec
 from kedge.api.http_batch import BATCH_PATH, BatchAnswer, BatchCall, decode_calls, encode_batch
 from kedge.errors import BadRequest
 from kedge.limits import Limits
+from kedge.server.http.access import IMPERSONATION
 from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest
 from kedge.server.http.reply_head import Header
 
 _PATH = BATCH_PATH.encode()
 _METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_INHERITED = (b"authorization", b"impersonate-user", b"impersonate-group")
-"""The identity is that of the whole batch, whatever a call names."""
+_INHERITED = (b"authorization", IMPERSONATION)
+"""Beginnings of the headers of an identity, which is that of the whole batch, whatever a call names."""
 
 
 async def serve_batch(handler: Handler, request: HttpRequest, exchange: Exchange, limits: Limits) -> None:
@@ -54,10 +55,9 @@ def _request_of(call: BatchCall, batch: HttpRequest) -> HttpRequest:
         target = call.target.encode("ascii")
     except UnicodeEncodeError as error:
         raise BadRequest("a path or a header of a call is not ASCII: quote it") from error
-    for name in _INHERITED:
-        found.headers.pop(name, None)
-        if name in batch.headers:
-            found.headers[name] = batch.headers[name]
+    for name in [each for each in found.headers if each.startswith(_INHERITED)]:
+        del found.headers[name]
+    found.headers.update({name: sent for name, sent in batch.headers.items() if name.startswith(_INHERITED)})
     found.method = call.method
     found.path, _, found.query = target.partition(b"?")
     if found.path == _PATH:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kedge.api.quantity import parse_quantity, sum_quantities
 from kedge.api.timestamps import parse_time
-from kedge.api.wellknown import NODE_ROLE_LABEL, NODE_ROLE_LABEL_PREFIX
+from kedge.api.wellknown import NODE_ROLE_LABEL, NODE_ROLE_LABEL_PREFIX, SERVICE_ACCOUNT_KIND
 
 Body = Mapping[str, Any]
 Cell = str | int | bool
@@ -362,6 +362,20 @@ def templates(body: Body, part: str) -> str:
     return ",".join(str(each.get(part, "")) for each in containers) or NONE
 
 
+def role_text(binding: Body) -> str:
+    """The role that a binding grants: `ClusterRole/view`."""
+    return f"{at(binding, 'roleRef', 'kind') or ''}/{at(binding, 'roleRef', 'name') or ''}"
+
+
+def subjects_text(binding: Body, kind: str) -> str:
+    """The subjects of one kind, service accounts with their namespaces."""
+    found = [each for each in items_at(binding, "subjects") if at(each, "kind") == kind]
+    names = (at(each, "name") or "" for each in found)
+    if kind == SERVICE_ACCOUNT_KIND:
+        names = (f"{at(each, 'namespace') or ''}/{at(each, 'name') or ''}" for each in found)
+    return ", ".join(map(str, names))
+
+
 Compute = Callable[[Body, datetime], Cell]
 
 CELLS: dict[tuple[str, str], Compute] = {
@@ -394,6 +408,8 @@ CELLS: dict[tuple[str, str], Compute] = {
     ("NodeMetrics", "Memory"): lambda body, _: usage_text(body, "memory"),
     ("PodMetrics", "CPU"): lambda body, _: usage_text(body, "cpu"),
     ("PodMetrics", "Memory"): lambda body, _: usage_text(body, "memory"),
+    ("RoleBinding", "Role"): lambda body, _: role_text(body),
+    ("ClusterRoleBinding", "Role"): lambda body, _: role_text(body),
     ("ZoneQuota", "Zones"): lambda body, _: ",".join(sorted(at(body, "spec", "zones") or {})) or NONE,
 }
 """Cells of one kind, by kind and column."""
@@ -401,6 +417,9 @@ CELLS: dict[tuple[str, str], Compute] = {
 SHARED_CELLS: dict[str, Compute] = {
     "Containers": lambda body, _: templates(body, "name"),
     "Images": lambda body, _: templates(body, "image"),
+    "Users": lambda body, _: subjects_text(body, "User"),
+    "Groups": lambda body, _: subjects_text(body, "Group"),
+    "ServiceAccounts": lambda body, _: subjects_text(body, "ServiceAccount"),
     "Selector": lambda body, _: selector_text(at(body, "spec", "selector")),
     "ParamKind": lambda body, _: _param(at(body, "spec", "paramKind")),
     "ParamRef": lambda body, _: _param(at(body, "spec", "paramRef")),

@@ -17,7 +17,7 @@ from kedge.api.wellknown import (
     NAMESPACE_KIND,
     POD_KIND,
 )
-from kedge.server.http.reviews import REVIEWS
+from kedge.server.http.reviews import REVIEWS, ReviewKind
 
 AGGREGATED = DISCOVERY_API_VERSION
 
@@ -53,8 +53,8 @@ class Discovery:
         self._groups: dict[str, dict[str, list[Kind]]] = {}
         for kind in kinds:
             self._groups.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
-        for group, version, _, _ in REVIEWS:
-            self._groups.setdefault(group, {}).setdefault(version, [])
+        for each in REVIEWS:
+            self._groups.setdefault(each.group, {}).setdefault(each.version, [])
 
     def core_versions(self) -> dict[str, Any]:
         """`/api`"""
@@ -77,7 +77,7 @@ class Discovery:
         if kinds is None:
             return None
         rows = [row for kind in kinds for row in _resources(kind)]
-        rows.extend(_review(*review) for review in REVIEWS if review[:2] == (group, version))
+        rows.extend(_review(review) for review in REVIEWS if review[:2] == (group, version))
         return {
             "kind": "APIResourceList",
             "apiVersion": "v1",
@@ -113,11 +113,12 @@ class Discovery:
 
     def _discovered(self, group: str, version: str, kinds: list[Kind]) -> list[dict[str, Any]]:
         found = [_aggregated(kind) for kind in kinds]
-        for review_group, review_version, kind, plural in REVIEWS:
-            if (review_group, review_version) == (group, version):
+        for each in REVIEWS:
+            if (each.group, each.version) == (group, version):
                 found.append({
-                    "resource": plural, "responseKind": _kind(group, version, kind), "scope": "Cluster",
-                    "singularResource": kind.lower(), "verbs": list(_CREATES),
+                    "resource": each.plural, "responseKind": _kind(group, version, each.kind),
+                    "scope": "Namespaced" if each.namespaced else "Cluster",
+                    "singularResource": each.kind.lower(), "verbs": list(_CREATES),
                 })  # fmt: skip
         return found
 
@@ -149,9 +150,14 @@ def _resources(kind: Kind) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _review(group: str, version: str, kind: str, plural: str) -> dict[str, Any]:
-    del group, version
-    return {"name": plural, "singularName": kind.lower(), "namespaced": False, "kind": kind, "verbs": list(_CREATES)}
+def _review(review: ReviewKind) -> dict[str, Any]:
+    return {
+        "name": review.plural,
+        "singularName": review.kind.lower(),
+        "namespaced": review.namespaced,
+        "kind": review.kind,
+        "verbs": list(_CREATES),
+    }
 
 
 def _aggregated(kind: Kind) -> dict[str, Any]:

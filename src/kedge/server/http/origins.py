@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
+from kedge.api.access import Caller
 from kedge.api.wellknown import KEDGE_API_VERSION
 from kedge.errors import BadRequest, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key, Revision
-from kedge.server.http.access import Attributes, Caller, check_allowed
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.parameters import parse_query
 from kedge.server.http.resources import Resources
-from kedge.server.http.routes import resource_path
+from kedge.server.http.routes import attributes_of, resource_path
 from kedge.server.service import Service
 from kedge.server.service.version_origins import VersionOrigin
 
@@ -40,7 +40,7 @@ async def serve_origin(
     path = resource_path(request.path.removeprefix(ORIGINS_PREFIX))
     if path is None or not path.name or path.subresource:
         raise NotFound("no object has this path: append the path of one object to /kedge/origins")
-    check_allowed(caller, Attributes("get", path.group, path.resource, "", path.namespace, path.name))
+    await service.access.check(caller, attributes_of(path, "get"))
     query = parse_query(request.query)
     key = Key(resources.kind_of(path).key_kind, path.namespace, path.name)
     revision, condition = _revision(query.get("revision", "")), query.get("condition", "")

@@ -10,6 +10,7 @@ import asyncio
 from datetime import datetime
 from urllib.parse import parse_qsl, quote, urlencode
 
+from kedge.api.access import Caller
 from kedge.api.requests import Get, GetOptions
 from kedge.api.views import PodView
 from kedge.api.wellknown import EXEC_PROTOCOLS, POD_KIND
@@ -17,10 +18,9 @@ from kedge.env import Env
 from kedge.errors import BadRequest, MethodNotAllowed, TooManyRequests
 from kedge.keys import Key
 from kedge.server.http import parameters
-from kedge.server.http.access import Attributes, Caller, check_allowed
 from kedge.server.http.agents import AgentDialer
 from kedge.server.http.exchange import Exchange, HttpRequest
-from kedge.server.http.routes import ResourcePath
+from kedge.server.http.routes import ResourcePath, attributes_of
 from kedge.server.service import Service
 
 SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward"})
@@ -59,7 +59,7 @@ class PodStreams:
         """Answer one request about a stream."""
         is_log = path.subresource == "log"
         verb = "get" if is_log else "create"
-        check_allowed(caller, Attributes(verb, path.group, path.resource, path.subresource, path.namespace, path.name))
+        await self._service.access.check(caller, attributes_of(path, verb))
         if request.method != "GET" and (is_log or request.method != "POST"):
             raise MethodNotAllowed(f"{request.method} is not allowed on pods/{path.subresource}")
         key = Key(POD_KIND, path.namespace, path.name)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kedge.api import http_headers
+from kedge.api.access import Caller
 from kedge.api.audit import AuditFacts, audit_facts
 from kedge.api.codec import decode_json, parse_object
 from kedge.api.kinds import Kind, Registry
@@ -57,7 +58,6 @@ from kedge.errors import (
 from kedge.keys import NO_REVISION, Key, Origin
 from kedge.logs import DEBUG, INFO
 from kedge.server.http import parameters, versions
-from kedge.server.http.access import Attributes, Caller, check_allowed, check_token_allowed
 from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
 from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
@@ -65,14 +65,14 @@ from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.negotiation import ReplyForm, reply_form
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
-from kedge.server.http.routes import ResourcePath
+from kedge.server.http.routes import ResourcePath, attributes_of
 from kedge.server.http.streams import WatchFeed, WatchWriter
 from kedge.server.http.versions import ServedVersion
 from kedge.server.service import Service
 from kedge.server.service.account_tokens import ISSUER
 from kedge.server.service.patches import patched
 
-_OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",)}
+OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",)}
 """Requests of kedge alone, by the kind that they are about."""
 TOKEN_S = 3600
 """The time of a token whose request names none, as in Kubernetes."""
@@ -104,7 +104,8 @@ class Resources:
         if kind.namespaced and not path.namespace:
             return False
         query = parameters.parse_query(request.query)
-        check_allowed(caller, Attributes("get", path.group, path.resource, "", path.namespace, path.name))
+        if not self._service.access.check_nowait(caller, attributes_of(path, "get")):
+            return False
         headers = request.headers
         form = reply_form(headers.get(b"accept", b""))
         options = GetOptions(resource_version=query.get("resourceVersion", ""), caller=caller.user)
@@ -127,7 +128,9 @@ class Resources:
         verb = _verb(path, request.method, query)
         if verb == "deletecollection" and verb not in verbs_of(kind):
             raise MethodNotAllowed(f"{kind.resource} are deleted one at a time")
-        check_allowed(caller, Attributes(verb, path.group, path.resource, path.subresource, path.namespace, path.name))
+        wanted = attributes_of(path, verb, query.get("fieldSelector", ""))
+        if not self._service.access.check_nowait(caller, wanted):
+            await self._service.access.check(caller, wanted)
         if version is not None:
             if version.create_only and verb != "create":
                 raise MethodNotAllowed(f"{version.kind.api_version} is served for create alone: use {kind.api_version}")
@@ -160,7 +163,7 @@ class Resources:
         kind = version.stored if version is not None else self.kinds.of_plural(path.group, path.version, path.resource)
         if path.namespace and not kind.namespaced:
             raise NotFound("the server could not find the requested resource")
-        if path.subresource and path.subresource not in (*kind.subresources, *_OWN_SUBRESOURCES.get(kind.key_kind, ())):
+        if path.subresource and path.subresource not in (*kind.subresources, *OWN_SUBRESOURCES.get(kind.key_kind, ())):
             raise NotFound(f"{kind.resource} has no subresource {path.subresource!r}")
         return kind
 
@@ -345,8 +348,7 @@ class _Call:
             raise BadRequest("spec.expirationSeconds is a number, and spec.audiences are texts")
         parts = {name: str(named.get(name) or "") for name in ("kind", "name", "uid")}
         bound = BoundObject(**parts) if named else None
-        check_token_allowed(self._caller, self._path, bound)
-        options = GetOptions(caller=self._caller.user)
+        options = GetOptions(caller=self._caller.user, origin=self._origin())
         issued = await self._send(
             RequestToken(key=self._key, audiences=tuple(audiences), expiration_s=expires, bound=bound, options=options)
         )

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from kedge.api.access import Attributes
 from kedge.errors import BadRequest
 
 
@@ -58,6 +59,25 @@ def _parse(path: bytes) -> ResourcePath | None:
         raise BadRequest(f"/{'/'.join(parts)} has more parts than a resource: RESOURCE/NAME/SUBRESOURCE")
     resource, name, subresource = (*rest, "", "")[:3]
     return ResourcePath(group, version, resource, namespace, name, subresource)
+
+
+def attributes_of(path: ResourcePath, verb: str, field_selector: str = "") -> Attributes:
+    """The request as authorization sees it. A namespace is in itself, and a selector of one name is that name, as in
+    Kubernetes."""
+    group, _, resource, namespace, name, subresource = path
+    if resource == "namespaces" and not group:
+        namespace = name
+    if field_selector and not name and verb != "create":
+        name = _selected_name(field_selector)
+    return Attributes(verb, group, resource, subresource, namespace, name, field_selector)
+
+
+def _selected_name(field_selector: str) -> str:
+    for part in field_selector.split(","):
+        field, _, value = part.partition("=")
+        if field == "metadata.name":
+            return value.removeprefix("=")
+    return ""
 
 
 _remembered = lru_cache(maxsize=4096)(_parse)

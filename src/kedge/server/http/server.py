@@ -56,13 +56,16 @@ class ApiServer:
     ) -> None:
         """Logs, exec and attach reach agents with the client certificate of `agents_tls`; without it they do not."""
         self._env = env
+        self._service = service
         self.handler = ApiHandler(service, env, authenticator or Authenticator(), AgentDialer(service, env, agents_tls))
         self.connections = Connections(self.handler, env)
         self._listener: asyncio.base_events.Server | TlsListener | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Listen, and return the port. Without TLS only on connections that the simulator or a test makes."""
+        """Read the roles, listen, and return the port. Without TLS only on connections that the simulator or a test
+        makes."""
+        await self._service.start_access()
         if tls is not None:
             self._listener = listener = TlsListener(self.connections, self._env, tls)
             port = await listener.start(host, port)
@@ -88,6 +91,7 @@ class ApiServer:
         self.connections.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self._service.stop_access()
 
     async def _stop_listening(self) -> None:
         if isinstance(self._listener, TlsListener):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from kedge.api.access import Caller
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS, Kind, PrinterColumn
 from kedge.api.objects import Object
@@ -23,12 +24,11 @@ from kedge.env import Env
 from kedge.errors import MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.server.http import parameters
-from kedge.server.http.access import Attributes, Caller, check_allowed
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.list_parts import in_turns
 from kedge.server.http.negotiation import reply_form
 from kedge.server.http.replies import Replier
-from kedge.server.http.routes import ResourcePath
+from kedge.server.http.routes import ResourcePath, attributes_of
 from kedge.server.service import Service
 
 _COLUMNS = (PrinterColumn("CPU"), PrinterColumn("Memory"), PrinterColumn("Window", path=".window"))
@@ -72,7 +72,7 @@ class UsageMetrics:
         if request.method not in ("GET", "HEAD") or parameters.flag(query, "watch"):
             raise MethodNotAllowed(f"{kind.resource} is served for get and list alone")
         verb = "get" if path.name else "list"
-        check_allowed(caller, Attributes(verb, path.group, path.resource, "", path.namespace, path.name))
+        await self._service.access.check(caller, attributes_of(path, verb))
         form = reply_form(request.headers.get(b"accept", b""))
         reply = Replier(self._env, request, exchange, query)
         if path.name:

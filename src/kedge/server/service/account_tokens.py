@@ -37,6 +37,7 @@ from kedge.errors import (
 )
 from kedge.keys import Key
 from kedge.server.service import reads, writes
+from kedge.server.service.access.write_checks import check_token_request
 from kedge.server.service.core import Core
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
@@ -123,6 +124,8 @@ async def _account(core: Core, key: Key) -> Object:
 async def _bound_claims(core: Core, request: RequestToken) -> dict[str, Any]:
     """Claims about the object that the token is bound to; none for a token that ends with its account."""
     bound = request.bound
+    if bound is None or bound.kind != POD_KIND:
+        check_token_request(core, request.options, request.key.name, None)
     if bound is None:
         return {}
     if bound.kind not in _BOUND:
@@ -138,6 +141,7 @@ async def _bound_claims(core: Core, request: RequestToken) -> dict[str, Any]:
     claims: dict[str, Any] = {bound.kind.lower(): {"name": bound.name, "uid": found.uid}}
     if bound.kind == POD_KIND:
         pod = found.as_view(PodView)
+        check_token_request(core, request.options, request.key.name, pod)
         if account_of(pod.spec) != request.key.name:
             raise BadRequest(
                 f'cannot bind token for serviceaccount "{request.key.name}" to pod running with different'

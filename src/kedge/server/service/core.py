@@ -23,6 +23,7 @@ from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, KedgeError, Unavailable, check
 from kedge.keys import NO_REVISION, Fence, Key, Revision
 from kedge.observe.records import AdmissionAct
+from kedge.server.service.access.authorizer import Authorizer
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.admission_records import AdmissionRecords
 from kedge.server.service.ledgers import Ledgers
@@ -219,6 +220,7 @@ class Core:
         self.tokens = metrics.counter(
             "kedge_service_tokens_total", "Tokens of ServiceAccounts, by outcome", ("outcome",)
         )
+        self.access = Authorizer(self)
         self.operations = metrics.gauge("kedge_service_operations", "Operation ids kept at the last sweep")
         self.events_expired = metrics.counter("kedge_events_expired_total", "Events deleted at the end of their time")
         metrics.gauge("kedge_service_object_cache", "Decoded objects cached").set_function(lambda: len(self._objects))

@@ -23,6 +23,7 @@ from kedge.api.wellknown import NAMESPACE_KIND, POD_KIND
 from kedge.errors import BadRequest, Conflict, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
+from kedge.server.service.access.write_checks import check_delete
 from kedge.server.service.admission import AdmissionRequest, Inputs
 from kedge.server.service.core import Core, Proof, Staged, check_open_to_callers, part
 from kedge.server.service.effects import stage
@@ -106,6 +107,7 @@ async def delete(core: Core, request: Delete, *, only_if: Callable[[Object], boo
         if old is None or not only_if(old):
             raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
         check_delete_preconditions(kind, old, options)
+        check_delete(core, options, old)
         if chain is not None:
             document = old.edit()
             request = AdmissionRequest("delete", kind, key, "", options.caller, document, document, options.dry_run)

@@ -51,6 +51,9 @@ from kedge.server.service import (
     watches,
     writes,
 )
+from kedge.server.service.access.aggregation import store_aggregated_rules
+from kedge.server.service.access.authorizer import Authorizer
+from kedge.server.service.access.default_roles import ensure_default_roles
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.admission_records import AdmissionRecords
 from kedge.server.service.core import Core
@@ -104,10 +107,30 @@ class Service(Verbs):
     ) -> None:
         """`token_keys` sign and check tokens of ServiceAccounts; without them there are none."""
         self._core = Core(store, env, kinds, admission or AdmissionChain(), token_keys)
+        self._aggregation: asyncio.Task[None] | None = None
 
     @property
     def kinds(self) -> Registry:
         return self._core.kinds
+
+    @property
+    def access(self) -> Authorizer:
+        """Decides what callers may do."""
+        return self._core.access
+
+    async def start_access(self) -> None:
+        """Follow roles and bindings until `stop_access`. From now on writes must not give rights away."""
+        await self._core.access.start()
+        self._aggregation = self._core.env.spawn(store_aggregated_rules(self._core), name="aggregated roles")
+
+    def stop_access(self) -> None:
+        self._core.access.stop()
+        if self._aggregation is not None:
+            self._aggregation.cancel()
+
+    def ensure_default_roles(self) -> Coroutine[Any, Any, int]:
+        """Write default roles and bindings that are missing. Needs the namespace kube-system."""
+        return ensure_default_roles(self._core)
 
     def record_to(self, recorder: Recorder) -> None:
         """From now on record what admission changes and refuses."""

@@ -49,9 +49,9 @@ class SloEvents:
         for name, window_s in WINDOWS_S.items():
             burn.labels(slo, name).set_function(partial(self._shown, window_s))
 
-    def count(self, *, good: bool, decision: str = "") -> None:
-        """Count one event now; a bad one with the decision behind it."""
-        number = int(self._env.monotonic() / SLICE_S)
+    def count(self, now_s: float, *, good: bool, decision: str = "") -> None:
+        """Count one event at `now_s` of the monotonic clock; a bad one with the decision behind it."""
+        number = int(now_s / SLICE_S)
         slices = self._slices
         if not slices or slices[-1][0] != number:
             slices.append([number, 0, 0])

@@ -36,13 +36,13 @@ def test_each_window_forgets_what_is_older() -> None:
         return {name: round(rate, 6) for name, rate in shown.items() if rate is not None and not math.isnan(rate)}
 
     assert rates() == {}
-    events.count(good=False)
-    events.count(good=True)
+    events.count(clock.env.monotonic(), good=False)
+    events.count(clock.env.monotonic(), good=True)
     assert rates() == dict.fromkeys(WINDOWS_S, 5.0)
     clock.pass_s(WINDOWS_S["5m"] + 2 * SLICE_S)
     assert rates() == {"30m": 5.0, "1h": 5.0, "6h": 5.0}
-    events.count(good=True)
-    events.count(good=True)
+    events.count(clock.env.monotonic(), good=True)
+    events.count(clock.env.monotonic(), good=True)
     assert rates() == {"5m": 0.0, "30m": 2.5, "1h": 2.5, "6h": 2.5}
     clock.pass_s(WINDOWS_S["6h"] + 2 * SLICE_S)
     assert rates() == {}
@@ -54,7 +54,7 @@ def test_memory_is_bounded_by_the_longest_window() -> None:
     clock = MovedClock()
     events = SloEvents(clock.env, "api-availability", 0.9)
     for _ in range(2_000):
-        events.count(good=False)
+        events.count(clock.env.monotonic(), good=False)
         clock.pass_s(SLICE_S)
     assert len(events._slices) == WINDOWS_S["6h"] / SLICE_S + 1
     assert events.burn(WINDOWS_S["6h"]) == pytest.approx(10.0)

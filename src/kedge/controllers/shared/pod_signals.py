@@ -129,7 +129,7 @@ class PodSignals:
 
     def _count(self, pod: _FollowedPod, slo: str, *, good: bool, decision: str = "") -> None:
         pod.waits_for = tuple(each for each in pod.waits_for if each != slo)
-        self._slos[slo].count(good=good, decision=decision)
+        self._slos[slo].count(self._env.monotonic(), good=good, decision=decision)
 
 
 def _has_reached(slo: str, stage: ReplicaStage) -> bool:

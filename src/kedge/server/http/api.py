@@ -32,7 +32,7 @@ from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
 from kedge.server.http.resources import Resources
 from kedge.server.http.reviews import Reviews, is_review
-from kedge.server.http.routes import resource_path
+from kedge.server.http.routes import PATH_BYTES_REMEMBERED, resource_path
 from kedge.server.http.status import error_body, status_body
 from kedge.server.http.usage_metrics import METRICS_KINDS, UsageMetrics
 from kedge.server.http.versions import listed_versions
@@ -90,17 +90,16 @@ class ApiHandler:
 
     def answer_nowait(self, request: HttpRequest, exchange: Exchange) -> bool:
         """Answer a request that needs no task: a get of one object that the store has in memory."""
-        if request.method != "GET" or request.late or not request.path.startswith(b"/api"):
+        path = request.path
+        if request.method != "GET" or request.late or len(path) > PATH_BYTES_REMEMBERED or not path.startswith(b"/api"):
             return False
         try:
             shown = self._authenticator.caller(request)
             if shown is None:
                 return False
             caller = acting_caller(shown, request.headers, self._service.access)
-            found = resource_path(request.path)
-            if found is None or not found.name or found.group == METRICS_GROUP:
-                return False
-            return self._resources.serve_nowait(found, request, exchange, caller)
+            wanted = self._resources.plain_get(path)
+            return wanted is not None and self._resources.serve_nowait(wanted, request, exchange, caller)
         except OperatingError as error:
             self._fail(error, exchange)
         except Exception:  # noqa: BLE001  # a bug in one request must not end the server

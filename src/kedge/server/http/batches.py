@@ -121,8 +121,7 @@ class _CallExchange(Exchange):
     def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         del content_type  # all writes are answered in JSON
         self.started = self.ended = True
-        self.connection.count(self.method, code)
-        self.connection.took(self.method, self.begun_s)
+        self.connection.answered(self.method, code, self.begun_s)
         named: dict[str, str] = {}
         for name, value in headers:
             text = value.decode("latin-1")

@@ -13,7 +13,7 @@ from typing import Any, cast
 import httptools
 
 from kedge.env import Env
-from kedge.metrics import Counter
+from kedge.metrics import Counter, Histogram
 from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest
 from kedge.server.http.reply_head import reply_head
 from kedge.server.http.status import status_body
@@ -53,7 +53,7 @@ class Connections:
         self.stalled = metrics.counter(
             "kedge_http_stalled_total", "Connections cut off because the client did not read its replies", ()
         )
-        self._counters: dict[tuple[str, int], Counter] = {}
+        self._series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self.requests = metrics.counter("kedge_http_requests_total", "Requests answered", ("method", "code"))
         self._request_s = metrics.histogram(
             "kedge_http_request_seconds", "Time from a request to its whole reply; streams are left out", ("method",)
@@ -63,17 +63,16 @@ class Connections:
         metrics.gauge("kedge_http_connections", "Open connections", ()).set_function(lambda: len(self.open))
         env.metrics.saturation("http connections", lambda: len(self.open) / self.limits.http_connections_max)
 
-    def count(self, method: str, code: int) -> None:
-        """Count a request that is answered."""
-        found = self._counters.get((method, code))
+    def count(self, method: str, code: int, now_s: float) -> Histogram:
+        """Count a request that is answered. Returns the times of those with a whole reply."""
+        found = self._series.get((method, code))
         if found is None:
-            found = self._counters[method, code] = self.requests.labels(method, str(code))
-        found.inc()
-        self._availability.count(good=code < _SERVER_FAULT)
-
-    def took(self, method: str, begun_s: float) -> None:
-        """Measure a request whose whole reply is written."""
-        self._request_s.labels(method).observe(self.env.monotonic() - begun_s)
+            found = self.requests.labels(method, str(code)), self._request_s.labels(method)
+            self._series[method, code] = found
+        answered, times = found
+        answered.inc()
+        self._availability.count(now_s, good=code < _SERVER_FAULT)
+        return times
 
     def protocol(self) -> HttpConnection:
         """A factory for `loop.create_server`."""
@@ -314,15 +313,19 @@ class HttpConnection(asyncio.Protocol):
             if not exchange.ended:
                 self.abort()  # half a reply cannot be taken back: the client must see that it is cut
 
-    def ended(self, exchange: Exchange, *, keep_alive: bool) -> None:
+    def ended(self, exchange: Exchange, *, keep_alive: bool, now_s: float) -> None:
         """The reply is written: go on with the next request, or close."""
         if self._exchange is not exchange:
             return
         self._exchange = None
         if not keep_alive or self._failed:
             self.close()
-        elif self._writable is None:
+        elif self._writable is not None:
+            return
+        elif self._waiting or self._paused:
             self._next_request()
+        else:
+            self.deadline_s = now_s + (self._limits.http_request_s if self._receiving else self._limits.http_idle_s)
 
     def _next_request(self) -> None:
         """Go on with a request that was pipelined, or wait for one."""
@@ -401,11 +404,16 @@ class HttpConnection(asyncio.Protocol):
             reader.feed_eof()
         return reader, asyncio.StreamWriter(self._transport, protocol, reader, asyncio.get_running_loop())
 
-    def count(self, method: str, code: int) -> None:
-        self._connections.count(method, code)
+    def began(self, method: str, code: int) -> None:
+        """Count a request whose reply is a stream."""
+        self._connections.count(method, code, self.now_s())
 
-    def took(self, method: str, begun_s: float) -> None:
-        self._connections.took(method, begun_s)
+    def answered(self, method: str, code: int, begun_s: float) -> float:
+        """Count and measure a request that began at `begun_s` and whose reply is whole. Returns the time now."""
+        connections = self._connections
+        now_s = connections.env.monotonic()
+        connections.count(method, code, now_s).observe(now_s - begun_s)
+        return now_s
 
     def now_s(self) -> float:
         return self._connections.env.monotonic()

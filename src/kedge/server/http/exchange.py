@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from kedge.server.http.reply_head import Header, as_chunk, reply_head
 
 if TYPE_CHECKING:
@@ -14,23 +16,20 @@ if TYPE_CHECKING:
 JSON = b"application/json"
 
 
-class HttpRequest:
+class HttpRequest(msgspec.Struct, eq=False):
     """One request, whole. Header names are lower case; values of a header that stands twice are joined by a comma."""
 
-    __slots__ = ("body", "headers", "keep_alive", "late", "method", "path", "peer", "query", "version")
-
-    def __init__(self) -> None:
-        self.method = ""
-        self.path = b""
-        self.query = b""
-        self.headers: dict[bytes, bytes] = {}
-        self.body = b""
-        self.keep_alive = True
-        self.version = "1.1"
-        self.late = False
-        """Whether it began to arrive after the server had begun to stop."""
-        self.peer: dict[str, Any] | None = None
-        """The client's certificate, as `ssl` describes it; None without one."""
+    method: str = ""
+    path: bytes = b""
+    query: bytes = b""
+    headers: dict[bytes, bytes] = {}  # a new one each
+    body: bytes = b""
+    keep_alive: bool = True
+    version: str = "1.1"
+    late: bool = False
+    """Whether it began to arrive after the server had begun to stop."""
+    peer: dict[str, Any] | None = None
+    """The client's certificate, as `ssl` describes it; None without one."""
 
 
 class Handler(Protocol):
@@ -80,17 +79,16 @@ class Exchange:
         """Send the whole reply."""
         self.started = self.ended = True
         connection = self.connection
-        connection.count(self.request.method, code)
-        connection.took(self.request.method, self.begun_s)
+        now_s = connection.answered(self.request.method, code, self.begun_s)
         keep_alive = self._keep_alive and not connection.draining
         head = reply_head(code, content_type, headers, len(body), keep_alive=keep_alive)
         connection.write(head if self.request.method == "HEAD" else head + body)
-        connection.ended(self, keep_alive=keep_alive)
+        connection.ended(self, keep_alive=keep_alive, now_s=now_s)
 
     def start(self, code: int, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         """Begin a reply whose length is not known: in chunks, or until the connection closes for HTTP/1.0."""
         self.started = True
-        self.connection.count(self.request.method, code)
+        self.connection.began(self.request.method, code)
         self._plain = self.request.version == "1.0"
         if self._plain:
             self._keep_alive = False
@@ -127,7 +125,8 @@ class Exchange:
         self.ended = True
         if not self._plain:
             self.connection.write(b"0\r\n\r\n")
-        self.connection.ended(self, keep_alive=self._keep_alive and not self.connection.draining)
+        connection = self.connection
+        connection.ended(self, keep_alive=self._keep_alive and not connection.draining, now_s=connection.now_s())
 
     def on_writable(self, notify: Callable[[], None]) -> None:
         """Call `notify` each time that the client has read enough after it was `congested`."""

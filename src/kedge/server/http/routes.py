@@ -6,7 +6,7 @@ Pure. It does not know which kinds exist; `resources` looks them up and answers 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from kedge.api.access import Attributes
@@ -24,7 +24,8 @@ class ResourcePath(NamedTuple):
     subresource: str = ""
 
 
-_REMEMBERED_BYTES = 256
+PATH_BYTES_REMEMBERED: Final = 256
+"""Longer paths are read each time."""
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 
 
@@ -36,7 +37,7 @@ def resource_path(path: bytes) -> ResourcePath | None:
     Raises:
         BadRequest: the path is not UTF-8, or has too many parts for a resource.
     """
-    return _remembered(path) if len(path) <= _REMEMBERED_BYTES else _parse(path)
+    return _remembered(path) if len(path) <= PATH_BYTES_REMEMBERED else _parse(path)
 
 
 def _parse(path: bytes) -> ResourcePath | None:

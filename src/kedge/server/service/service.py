@@ -143,9 +143,9 @@ class Service(Verbs):
     def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]:
         return HANDLERS[type(request)](self._core, request)
 
-    def get_nowait(self, request: Get) -> Object | None:
-        """As `send`, without suspending; None if this read must be awaited: call `send`."""
-        return memory_get.get_nowait(self._core, request)
+    def get_nowait(self, key: Key) -> Object | None:
+        """As `send` of a get, without suspending; None if this read must be awaited: call `send`."""
+        return memory_get.get_nowait(self._core, key)
 
     def list_stored(self, request: List) -> Coroutine[Any, Any, reads.StoredList]:
         """As `send` of a list without selectors, with the stored versions: for transports that splice their bytes."""

@@ -405,8 +405,9 @@ class Limits:
         metric="kedge_decisions_held",
     )
     decisions_recent_max: int = bound(
-        256,
-        "versions whose writers no rule kept, held for a while: if a kept decision read one, its writer is kept too",
+        32,
+        "versions whose writers no rule kept, held for a while: if a kept decision read one, its writer is kept too;"
+        " more of them cost more than all counting, because their memory is freed late",
         metric="kedge_decisions_recent",
     )
     decisions_batch_max: int = bound(
@@ -433,12 +434,12 @@ class Limits:
         metric="kedge_decisions_rows",
     )
     decisions_noted_first: int = bound(
-        32,
+        16,
         "decisions of each controller whose fields are all noted: a short run is then known by field",
         metric="kedge_decisions_rows",
     )
     decisions_noted_every: int = bound(
-        64,
+        256,
         "after those, one decision in this many has its fields noted, beside those in a window: noting"
         " costs more than the rest of the record",
         metric="kedge_decisions_rows",

@@ -8,7 +8,7 @@ read are known of noted decisions alone; reads and wake-ups are counted by kind 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from kedge.api.field_notes import KEYED_FIELDS, OPEN_MAPS, WHOLE
@@ -41,10 +41,14 @@ _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
 class ControllerCounts:
     """The counts of one controller. `recorder` counts reads in `reads` directly, because they are the most frequent."""
 
-    __slots__ = ("_aggregate", "calls", "reads", "touches", "wakes")
+    __slots__ = ("_aggregate", "_binds", "_bound_at", "calls", "reads", "touches", "wakes")
 
     def __init__(self, aggregate: Aggregate) -> None:
         self._aggregate = aggregate
+        self._binds = 0
+        """Binds whose marks and field are not counted yet: these are the same in all of them."""
+        self._bound_at: Sequence[CacheMark] = ()
+        """The marks of the last one."""
         self.reads: dict[str, dict[str, int]] = {}
         """By cache and verb."""
         self.touches: dict[str, dict[str, int]] = {}
@@ -63,11 +67,23 @@ class ControllerCounts:
             except KeyError:
                 self.count_new_read(CacheRead(mark.cache, SNAPSHOT, (), mark.place, mark.revision, mark.age_s, 0))
 
-    def count_binds(self, marks: Iterable[CacheMark], count: int) -> None:
-        """Count so many attempts that were bound, each with these marks."""
-        for mark in marks:
-            self._count(self.reads, mark.cache, SNAPSHOT, count)
-        self._count_field("bind", POD_KIND, *_FIELDS_OF_VERB["bind"], count)
+    def count_bind(self, what: str, writer: str, marks: Sequence[CacheMark]) -> None:
+        """Count an attempt that was bound, with its wake-up and its marks."""
+        kind, slash, _ = what.partition("/")
+        if slash:
+            self._count(self.wakes, kind, writer)
+        if len(marks) != len(self._bound_at):
+            self.settle_binds()
+        self._binds += 1
+        self._bound_at = marks
+
+    def settle_binds(self) -> None:
+        """Count the parts that all binds since the last call have in common."""
+        if self._binds:
+            for mark in self._bound_at:
+                self._count(self.reads, mark.cache, SNAPSHOT, self._binds)
+            self._count_field("bind", POD_KIND, *_FIELDS_OF_VERB["bind"], self._binds)
+            self._binds = 0
 
     def count_new_read(self, read: CacheRead) -> None:
         """Count a read that is not in `reads` yet."""
@@ -85,11 +101,6 @@ class ControllerCounts:
                 self.wakes[what.partition("/")[0]][writer] += 1
             except KeyError:
                 self.count_new_wake(what, writer)
-
-    def count_wake(self, what: str, writer: str, count: int) -> None:
-        kind, slash, _ = what.partition("/")
-        if slash:
-            self._count(self.wakes, kind, writer, count)
 
     def count_new_wake(self, what: str, writer: str) -> None:
         """Count a wake-up that is not in `wakes` yet."""
@@ -172,6 +183,11 @@ class Aggregate:
         if found is None:
             found = self.tables[controller] = ControllerCounts(self)
         return found
+
+    def settle(self) -> None:
+        """Bring the counts up to date. Call it before reading them."""
+        for table in self.tables.values():
+            table.settle_binds()
 
     def take_row(self, count: int = 1) -> bool:
         """Take a new row. False if none is left: then so many items are counted in the row `OTHER`."""

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from kedge.api.field_notes import FieldNotes
 from kedge.env import Env
@@ -20,11 +19,10 @@ from kedge.observe.recording.brief import BriefDecision, BriefSource, Release
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder_statistics import Coverage, RecorderStatistics
 from kedge.observe.recording.rules import WROTE, BegunDecision, KeepReason, KeepRules, KeepSelector
-from kedge.observe.records import CacheMark, CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
+from kedge.observe.records import CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
 
 Pin = Callable[[Decision], Sequence[Release]]
 TakeKept = Callable[[Decision], None]
-_EndedBrief = tuple[BriefDecision, BriefSource]
 Unfinished = Callable[[], Iterable[Decision]]
 """The records so far of the decisions that a component has begun and not ended."""
 
@@ -56,12 +54,12 @@ class Recorder:
         """The keys of `_writers`, oldest first: finding the oldest key of a dict is slow."""
         self._writers_max = env.limits.decision_writers_max
         self._aggregate = Aggregate(env.limits.decision_rows_max)
-        self._ended: list[Any] = []
-        """Decisions and brief decisions that are not counted yet, nor kept. Many together cost less: the code is in the
-        processor's caches from the second on. Every reader, and every flush of the log, calls `_process` first."""
-        self._pins: list[Any] = []
-        """For each of `_ended` its pin, or its source. Lists, not a list of tuples, which the garbage collector would
-        have to look at."""
+        self._ended: list[Decision] = []
+        """Decisions that are not counted yet, nor kept. Many together cost less: the code is in the processor's caches
+        from the second on. Every reader, and every flush of the log, calls `_process` first."""
+        self._pins: list[Pin] = []
+        """For each of `_ended` its pin. Lists, not a list of tuples, which the garbage collector would have to look
+        at."""
         self._judged: list[bool] = []
         """For each of `_ended`, whether the rules have seen it."""
         self._on_kept: list[TakeKept] = []
@@ -72,13 +70,15 @@ class Recorder:
         """By controller: decisions that asked for notes."""
         self._deciders: dict[str, None] = {}
         """Every `Decision.process`, in order."""
-        self._recent: dict[Revision, Any] = {}
-        """By the revisions that they wrote: decisions and brief decisions that no rule kept."""
-        self._recent_pins: dict[Revision, Any] = {}
-        """For each of `_recent` its pin, or its source: apart, for the garbage collector, as above."""
+        self._recent: dict[Revision, Decision] = {}
+        """By the revisions that they wrote: decisions that no rule kept."""
+        self._recent_pins: dict[Revision, Pin] = {}
+        """For each of `_recent` its pin: apart, for the garbage collector, as above."""
         self._recent_order: deque[Revision] = deque()
         """These revisions, oldest first, with those of decisions that were kept meanwhile."""
         self._recent_max = env.limits.decisions_recent_max
+        self._recent_binds: dict[Revision, tuple[BriefDecision, BriefSource]] = {}
+        """As `_recent`, of brief decisions."""
         self._kept = dict.fromkeys((rule.value for rule in KeepReason), 0)
         self._since = env.now()
         self._seen = 0
@@ -147,11 +147,15 @@ class Recorder:
         if not self.records:
             return
         self._seen += 1
-        self._ended.append(brief)
-        self._pins.append(source)
-        self._judged.append(True)
-        if len(self._ended) >= self._batch_max:
-            self._process()
+        if source.process not in self._deciders:
+            self._deciders[source.process] = None
+        self._aggregate.table(source.controller).count_bind(*brief.wake, brief.marks)
+        revision = brief.revision
+        self._add_writer(revision, brief.key, brief.id)
+        binds = self._recent_binds
+        binds[revision] = (brief, source)
+        if len(binds) > self._recent_max:
+            del binds[next(iter(binds))]
 
     def on_kept(self, take: TakeKept) -> None:
         """Call a function with every decision that is kept from now on. It must not raise, nor change the decision."""
@@ -202,6 +206,7 @@ class Recorder:
         self._process()
         self._recent.clear()
         self._recent_pins.clear()
+        self._recent_binds.clear()
         self._recent_order.clear()
         while self._held:
             self._drop_oldest()
@@ -280,22 +285,14 @@ class Recorder:
 
     def _process(self) -> None:
         """Count the decisions that have ended, and keep those that a rule keeps."""
+        self._aggregate.settle()
         if not self._ended:
             return
         ended, self._ended = self._ended, []
         pins, self._pins = self._pins, []
         judgements, self._judged = self._judged, []
-        briefs: list[_EndedBrief] = []
         for decision, pin, judged in zip(ended, pins, judgements, strict=True):
-            if type(decision) is not Decision:
-                briefs.append((decision, pin))
-                continue
-            if briefs:  # in order: a revision is looked up from the oldest on
-                self._count_briefs(briefs)
-                briefs = []
             self._count(decision, pin, judged=judged)
-        if briefs:
-            self._count_briefs(briefs)
 
     def _count(self, decision: Decision, pin: Pin, *, judged: bool) -> None:
         wrote: list[Revision] = []
@@ -328,32 +325,7 @@ class Recorder:
             for revision in wrote:
                 self._remember(revision, decision, pin)
 
-    def _count_briefs(self, briefs: list[_EndedBrief]) -> None:
-        """Count binds that no rule keeps. Most have the same wake-up and the same marks as the one before."""
-        wakes: dict[tuple[str, str, str], int] = {}
-        marks, same = briefs[0][0].marks, 0
-        source = None
-        for brief, of in briefs:
-            if of is not source or brief.marks is not marks:
-                self._count_marks(source, marks, same)
-                source, marks, same = of, brief.marks, 0
-                self._deciders.setdefault(of.process)
-            same += 1
-            what, writer = brief.wake
-            place = (of.controller, what, writer)
-            wakes[place] = wakes.get(place, 0) + 1
-            revision = brief.revision
-            self._add_writer(revision, brief.key, brief.id)
-            self._remember(revision, brief, of)
-        self._count_marks(source, marks, same)
-        for (controller, what, writer), count in wakes.items():
-            self._aggregate.table(controller).count_wake(what, writer, count)
-
-    def _count_marks(self, source: BriefSource | None, marks: tuple[CacheMark, ...], count: int) -> None:
-        if source is not None and count:
-            self._aggregate.table(source.controller).count_binds(marks, count)
-
-    def _remember(self, revision: Revision, ended: Any, pin: Any) -> None:
+    def _remember(self, revision: Revision, ended: Decision, pin: Pin) -> None:
         """Hold a decision that no rule keeps for a while: one that read what it wrote may be kept soon."""
         self._recent[revision] = ended
         self._recent_pins[revision] = pin
@@ -367,18 +339,18 @@ class Recorder:
         """Keep the decisions that wrote what a kept one read, if they are still there. One step back, and no further:
         the writers of their inputs in turn would be everything."""
         recent = self._recent
-        if not recent:
-            return
-        oldest = self._recent_order[0]
         for revision in _revisions_read(decision):
-            if revision >= oldest and (writer := recent.get(revision)) is not None:
+            if (writer := recent.get(revision)) is not None:
                 pin = self._recent_pins[revision]
-                if type(writer) is not Decision:
-                    writer, pin = pin.record_of(writer), pin.pin
                 for call in writer.calls:
                     recent.pop(call.revision, None)
-                writer.kept = f"{KeepReason.INPUT}: of {decision.id}"
-                self._keep(writer, pin(writer))
+            elif (bind := self._recent_binds.pop(revision, None)) is not None:
+                brief, source = bind
+                writer, pin = source.record_of(brief), source.pin
+            else:
+                continue
+            writer.kept = f"{KeepReason.INPUT}: of {decision.id}"
+            self._keep(writer, pin(writer))
 
     def _index(self, call: Call, decision_id: str) -> None:
         key, revision, reply = call.key, call.revision, call.reply
@@ -452,7 +424,11 @@ class Recorder:
         held.set_function(update)
         for series, help_text, read in (
             ("kedge_decisions_rows", "Rows in use for the counts of reads and writes", lambda: self._aggregate.rows),
-            ("kedge_decisions_recent", "Versions whose writers no rule has kept yet", lambda: len(self._recent)),
+            (
+                "kedge_decisions_recent",
+                "Versions whose writers no rule has kept yet",
+                lambda: len(self._recent) + len(self._recent_binds),
+            ),
             ("kedge_decisions_writers", "Versions whose decision can be looked up", lambda: len(self._writers)),
             ("kedge_decisions_windows", "Open recording windows", lambda: len(self._keeper.windows())),
         ):

@@ -141,7 +141,7 @@ def test_the_records_of_agents_and_of_the_servers_admission_are_read_from_the_st
     refused = next(line for line in kedge("why", "web").splitlines() if "ResourceQuota/default/small" in line)
     assert "refused it: requested: pods=1, used: pods=2, limited: pods=2" in refused
     assert "decision admission:" in refused
-    until(lambda: kedge("timeline", "web").count("start main of Pod/default/web-") == 2, "both starts are recorded")
+    until(lambda: kedge("timeline", "web").count(": start main") == 2, "both starts are recorded")
     shown = kedge("timeline", "web")
     assert "* kedge-admin" in shown
-    assert re.search(r" agent-[ab] +start main of Pod/default/web-", shown)
+    assert re.search(r" agent-[ab] +Pod/default/web-[^ ]+: start main", shown)

@@ -65,7 +65,7 @@ def test_every_version_and_condition_leads_to_its_writer_and_attempts_are_run_ag
     until(lambda: "start" in kedge(cluster, "timeline", name), "the log has the start")
     shown = kedge(cluster, "timeline", "web")
     assert re.search(r"\* kedge-admin +Deployment web created", shown), shown
-    assert re.search(r" agent-node-[12] +start \w+ of Pod/default/web-", shown), shown
+    assert re.search(r" agent-node-[12] +Pod/default/web-[^ ]+: start \w+", shown), shown
     assert " user " not in shown
 
     why = kedge(cluster, "why", "large", "--recheck")

@@ -229,7 +229,7 @@ def _decided(decisions: Iterable[Decision]) -> Iterator[TimelineEntry]:
         yield from _attempted(decision)
         for step in decision.steps:
             if isinstance(step, PodAct):
-                yield _by(decision, decision.began, ACTED, f"{step} of {decision.key}")
+                yield _by(decision, decision.began, ACTED, f"{decision.key}: {step}")
             elif isinstance(step, AdmissionAct):
                 refused_or_done = REFUSED if decision.error else ACTED
                 yield _by(decision, decision.began, refused_or_done, f"{step} ({decision.key})")

@@ -422,7 +422,7 @@ class Limits:
         metric="kedge_decisions_kept_total",
     )
     decisions_quiet_per_s: float = bound(
-        10.0,
+        5.0,
         "decisions that wrote something and that no other rule keeps are kept while there are fewer than this in a"
         " second, so that a quiet cluster has every record and a busy one pays for a sample",
         metric="kedge_decisions_kept_total",

@@ -6,13 +6,12 @@ The meaning of every verb is the service's. This module reads paths, parameters 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import msgspec
 
 from kedge.api import http_headers
-from kedge.api.access import Attributes, Caller
+from kedge.api.access import Caller
 from kedge.api.audit import AuditFacts, audit_facts
 from kedge.api.codec import decode_json, parse_object
 from kedge.api.kinds import Kind, Registry
@@ -45,7 +44,7 @@ from kedge.api.requests import (
 )
 from kedge.api.timestamps import format_time
 from kedge.api.types import type_table
-from kedge.api.wellknown import AUTHENTICATION_GROUP, METRICS_GROUP, NODE_ALLOCATION_KIND, RESERVATION_KIND
+from kedge.api.wellknown import AUTHENTICATION_GROUP, NODE_ALLOCATION_KIND, RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import (
     BadRequest,
@@ -65,8 +64,9 @@ from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.negotiation import ReplyForm, reply_form
+from kedge.server.http.plain_gets import PlainGet, remembered_plain_gets
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
-from kedge.server.http.routes import ResourcePath, attributes_of, resource_path
+from kedge.server.http.routes import ResourcePath, attributes_of
 from kedge.server.http.streams import WatchFeed, WatchWriter
 from kedge.server.http.versions import ServedVersion
 from kedge.server.service import Service
@@ -77,17 +77,8 @@ OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",
 """Requests of kedge alone, by the kind that they are about."""
 TOKEN_S = 3600
 """The time of a token whose request names none, as in Kubernetes."""
-PLAIN_GETS_MAX: Final = 4_096
-"""Paths of gets that are remembered, each of at most `PATH_BYTES_REMEMBERED`."""
 _METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
-
-
-class PlainGet(NamedTuple):
-    """A get of one object, in the version that is stored."""
-
-    key: Key
-    attributes: Attributes
 
 
 class Resources:
@@ -99,24 +90,11 @@ class Resources:
         self.watches = WatchFeed(env)
         self.blocks = ListBlocks(env.limits, env.metrics)
         self._types = type_table()
-        self.plain_get = lru_cache(maxsize=PLAIN_GETS_MAX)(self.find_plain_get)
-        """As `find_plain_get`, remembered: clients ask for the same objects again and again."""
+        self.plain_get = remembered_plain_gets(self.kind_of)
 
     @property
     def kinds(self) -> Registry:
         return self._service.kinds
-
-    def find_plain_get(self, path: bytes) -> PlainGet | None:
-        """The get of one object that a path asks for; None for every other path, and for one that is not valid."""
-        found = resource_path(path)
-        if found is None or not found.name or found.subresource or found.group == METRICS_GROUP:
-            return None
-        if versions.served_version(found) is not None:
-            return None
-        kind = self._kind(found, None)
-        if kind.namespaced and not found.namespace:
-            return None
-        return PlainGet(Key(kind.key_kind, found.namespace, found.name), attributes_of(found, "get"))
 
     def serve_nowait(self, wanted: PlainGet, request: HttpRequest, exchange: Exchange, caller: Caller) -> bool:
         """Answer a get of one object if the store has it in memory. Otherwise nothing is done: call `serve`."""

@@ -208,6 +208,12 @@ class Terminal(OperatingError):
     code, reason, cause = 500, "InternalError", "Terminal"
 
 
+class StoreDamaged(Terminal):
+    """The file of a store is damaged; nothing of it is served. Restore a backup, or salvage what is sound."""
+
+    cause = "StoreDamaged"
+
+
 class Bug(KedgeError):
     """A fault in kedge itself. Do not retry: stop, keep the evidence, report it."""
 
@@ -238,7 +244,7 @@ _CLASSES: tuple[type[OperatingError], ...] = (
     NotFound, Conflict, AlreadyExists, Compacted, Lagged, BadRequest, MethodNotAllowed, NotAcceptable, TooLarge,
     UnsupportedMediaType, Invalid, FutureRevision,
     Forbidden, Unauthorized, TooManyRequests, Unavailable, HeldOff, Fenced, Refused, OutcomeUnknown, Terminal,
-    Misconfigured,
+    Misconfigured, StoreDamaged,
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
 _BY_REASON = {cls.reason: cls for cls in reversed(_CLASSES) if not cls.cause}

@@ -113,6 +113,7 @@ def write_kept(path: Path, sections: Iterable[Section]) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale_partials(path.parent)
         with partial.open("wb") as file:
             file.write(HEADER)
             count = 0
@@ -128,6 +129,25 @@ def write_kept(path: Path, sections: Iterable[Section]) -> None:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def remove_stale_partials(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed: those whose name has the id of no process."""
+    with suppress(OSError):
+        for each in folder.glob("*.partial"):
+            pid = each.name.removesuffix(".partial").rpartition(".")[2]
+            if pid.isascii() and pid.isdigit() and len(pid) < 10 and not _is_running(int(pid)):
+                each.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it runs, as another user
+    return True
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -75,6 +75,17 @@ class Limits:
     wal_pages_max: int = bound(
         250, "pages in the write-ahead log before they are moved to the database", metric="kedge_store_wal_pages"
     )
+    store_reserve_bytes: int = bound(
+        8 << 20,
+        "room beside a SQLite store that is given up when the disk is full: half to commit deletions, half to open it",
+        metric="kedge_store_reserve_bytes",
+        least=4096,
+    )
+    store_file_check_s: float = bound(
+        1.0,
+        "a SQLite store looks this often, before a sync, whether its file was deleted or replaced",
+        metric="kedge_store_file_checks_total",
+    )
     backup_rows_max: int = bound(
         500,
         "rows that one slice of a backup writes before the event loop continues",
@@ -477,6 +488,11 @@ class Limits:
         16 << 20,
         "one segment: small enough to delete at once, large enough to write a version once for many records",
         metric="kedge_decisions_log_segment_bytes",
+    )
+    decision_log_segments_max: int = bound(
+        64,
+        "files of the log: each start of a process begins one, and small ones would add up; the oldest is deleted",
+        metric="kedge_decisions_log_segments",
     )
     decision_log_inputs_bytes_max: int = bound(
         8 << 20,

@@ -26,6 +26,7 @@ EVERY = [
     errors.TooManyRequests("later", key=KEY, retry_after_s=2.5),
     errors.Unavailable("down"),
     errors.Misconfigured("no such user"),
+    errors.StoreDamaged("a file is damaged"),
     errors.FutureRevision("not there yet"),
     errors.HeldOff("not now"),
     errors.Fenced("deposed", key=KEY, revision=12),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -156,3 +157,15 @@ def test_files_of_other_formats_are_refused_with_what_to_do(tmp_path: Path, cont
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadKeptFile, match=r"cannot read .*nothing\.kedge: No such file"):
         list(read_kept(tmp_path / "nothing.kedge"))
+
+
+def test_temporary_files_of_killed_writers_are_removed_by_the_next_write(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    stale, living, other = (
+        tmp_path / name for name in (f"a.{killed.pid}.partial", f"b.{os.getppid()}.partial", "notes.partial")
+    )
+    for each in (stale, living, other):
+        each.write_bytes(b"half")
+    write_kept(tmp_path / "c", [])
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([living.name, other.name, "c"])

@@ -44,6 +44,7 @@ VERBS = {
     "scenario": "Run an incident on a simulated cluster and print its timeline.",
     "scheduler": "Run a scheduler, in a process of its own.",
     "server": "Serve the API over HTTPS.",
+    "store": "Verify the file of a store, and salvage a damaged one.",
     "timeline": "Print the changes of an object and of everything it owns.",
     "token": "Create, list and delete bearer tokens.",
     "top": "Print the usage of nodes and pods.",

@@ -21,6 +21,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import (
     Compacted,
+    FutureRevision,
     HeldOff,
     Lagged,
     OperatingError,
@@ -31,7 +32,7 @@ from kedge.errors import (
     unreachable,
 )
 from kedge.keys import NO_REVISION, Revision
-from kedge.logs import DEBUG, INFO
+from kedge.logs import DEBUG, INFO, WARNING
 from kedge.runtime.revision_probe import RevisionProbe
 from kedge.runtime.watch_states import (
     ConnectingState,
@@ -105,11 +106,16 @@ class Watcher:
         """The breaker held it off, and no stream was opened since."""
         self._broken = False
         """An unexpected error was reported, and no stream was healthy since."""
+        self._is_behind = False
+        """A server was found behind, and no stream was healthy since."""
         self._received_s: float | None = None
         metrics, labels = env.metrics, ("cache",)
         self._moves = metrics.counter(
             "kedge_watch_transitions_total", "State changes of a watcher, by reason", ("cache", "to", "reason")
         )
+        self._behind = metrics.counter(
+            "kedge_watch_server_behind_total", "Answers of a server that lacks a revision received before", labels
+        ).labels(self.name)
         self._events = metrics.counter("kedge_watch_events_total", "Events taken", labels).labels(self.name)
         self._pages = metrics.counter("kedge_watch_pages_total", "Pages listed", labels).labels(self.name)
         self._probes = metrics.counter("kedge_watch_probes_total", "Probes of the store's revision", labels).labels(
@@ -251,6 +257,8 @@ class Watcher:
         except HeldOff as error:
             return self._wait(state, error)
         except (OperatingError, TimeoutError) as error:
+            if isinstance(error, FutureRevision):
+                self._server_behind(floor, str(error))
             return self._pause(state, _reason(error), error)
         finally:
             self._list_s.observe(self._env.monotonic() - asked_s)
@@ -270,6 +278,7 @@ class Watcher:
             self._pages.inc()
             if page.revision < floor:
                 older = Unavailable(f"a list at {page.revision} is older than {floor}, which was received before")
+                self._server_behind(floor, str(older))
                 return self._pause(state, WatchReason.OLDER, older)
             first = first or page
             if page.revision != first.revision:
@@ -381,7 +390,7 @@ class Watcher:
             if now_s >= self._resync_s:
                 return WatchReason.RESYNC
             if now_s - state.since_s > limits.watch_healthy_s:
-                self._failures, self._asks, self._broken = 0, 0, False
+                self._failures, self._asks, self._broken, self._is_behind = 0, 0, False, False
             await asyncio.sleep(self._revision_probe.next_s(limits.watch_probe_s))
 
     async def _probe(self, since_s: float) -> Revision:
@@ -424,10 +433,22 @@ class Watcher:
                 return self._pause(ListingState(), reason)
         return self._resume(reason)
 
+    def _server_behind(self, revision: Revision, found: str) -> None:
+        """A server lacks a revision that was received here. A replica catches up; a store that lost it does not."""
+        self._behind.inc()
+        if not self._is_behind:
+            self._is_behind = True
+            fields = {"cache": self.name, "revision": revision, "error": found}
+            self._env.log.write(
+                WARNING, "the server lacks a revision received before: is it behind, or restored?", fields
+            )
+
     def _after_failure(self, error: OperatingError | TimeoutError) -> Transition:
         """After compacted history, or a rejected watch, list again. After any other failure, resume."""
         if isinstance(error, HeldOff):
             return self._wait(ConnectingState(self._sink.revision), error)
+        if isinstance(error, FutureRevision):
+            self._server_behind(self._sink.revision, str(error))
         reason = _reason(error)
         if reason in (WatchReason.COMPACTED, WatchReason.REFUSED):
             return self._pause(ListingState(), reason, error)

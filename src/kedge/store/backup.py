@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from kedge.errors import Terminal, Unavailable
-from kedge.kept import HEADER, BadKeptFile, Gap, Section, encode_end, encode_section, read_kept
+from kedge.kept import HEADER, BadKeptFile, Gap, Section, encode_end, encode_section, read_kept, remove_stale_partials
 from kedge.keys import Key, Origin, Revision
 from kedge.store.contract import Entry
 
@@ -133,6 +133,7 @@ async def write_backup_file(path: Path, parts: AsyncIterator[bytes], progress: C
     try:
         written = 0
         _check_new(path)
+        remove_stale_partials(path.parent)
         with draft.open("wb") as file:
             draft.chmod(0o600)  # it has every Secret
             async for part in parts:
@@ -163,7 +164,8 @@ def read_backup_head(path: Path) -> BackupHead:
     """
     for section in _sections(path):
         if section.name == _HEAD:
-            return msgspec.json.decode(section.body, type=BackupHead)
+            with _decoding(path):
+                return msgspec.json.decode(section.body, type=BackupHead)
         break
     raise Terminal(f"{path} is not a backup: give a file that kedge backup wrote")
 
@@ -173,11 +175,13 @@ def read_backup(path: Path) -> Iterator[list[Entry]]:
     digest, total = Digest(), None
     for section in _sections(path):
         if section.name == _ENTRIES:
-            entries = [_entry(row) for row in _decode(section.body)]
+            with _decoding(path):
+                entries = [_entry(row) for row in _decode(section.body)]
             digest.add(entries)
             yield entries
         elif section.name == _TOTAL:
-            total = msgspec.json.decode(section.body, type=BackupTotal)
+            with _decoding(path):
+                total = msgspec.json.decode(section.body, type=BackupTotal)
     if total != digest.total:
         raise Terminal(f"{path} is damaged: it should have {total} and has {digest.total}: use another backup")
 
@@ -193,6 +197,15 @@ def check_backup(path: Path) -> BackupTotal:
     for entries in read_backup(path):
         digest.add(entries)
     return digest.total
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """A section whose checksum holds but whose content no backup has, such as a hundred thousand brackets."""
+    try:
+        yield
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Terminal(f"{path} is damaged: a section cannot be decoded ({error}): use another backup") from error
 
 
 def _sections(path: Path) -> Iterator[Section]:

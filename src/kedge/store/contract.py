@@ -194,7 +194,7 @@ class Store(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Changes when the store is created or restored from a backup, and never otherwise."""
+        """Changes when the store is created or restored from a backup, or has lost commits; never otherwise."""
 
     async def commit(
         self,
@@ -309,9 +309,11 @@ def check_commit(
             f" (its largest object is {largest.key} with {len(largest.value)}): make it smaller",
             key=largest.key,
         )
-    for text in (*origin[:3], *origin.groups):
-        if not text.isascii() and not _encodable(text):
-            raise BadRequest(f"the origin {origin!r} is not valid Unicode: encode it")
+    if origin is not NO_ORIGIN:
+        operation, decision, caller, groups = origin
+        for text in (f"{operation}{decision}{caller}", *groups):
+            if not text.isascii() and not _encodable(text):
+                raise BadRequest(f"the origin {origin!r} is not valid Unicode: encode it")
     return size
 
 

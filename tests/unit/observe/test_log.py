@@ -568,3 +568,14 @@ def test_an_idle_log_is_not_synced(tmp_path: Path) -> None:
         log.flush()
         log.sync()
     assert env.metrics.registry.get_sample_value("kedge_decisions_log_sync_seconds_count") == 1
+
+
+def test_restarts_do_not_add_up_to_segments_without_bound(tmp_path: Path) -> None:
+    env = make_env(decision_log_segments_max=8)
+    for n in range(30):
+        log = DecisionLog(tmp_path, env)
+        log.append(decision(f"d-{n}"))
+        log.flush()
+        log.close()
+    assert len(list(tmp_path.iterdir())) <= 8
+    assert ids(tmp_path)[-1] == "d-29"

@@ -27,6 +27,7 @@ from kedge.api.requests import ListOptions, ObjectList, WatchEvent
 from kedge.errors import (
     Compacted,
     Forbidden,
+    FutureRevision,
     Lagged,
     OperatingError,
     TooManyRequests,
@@ -359,4 +360,19 @@ async def test_a_rejected_watch_is_retried_by_listing_and_shown() -> None:
         "kedge_watch_transitions_total", {"cache": "ConfigMap", "to": "pausing", "reason": "refused"}
     )
     assert metric == watcher.statistics().transitions["pausing: refused"] == 1
+    await stop_watcher(harness)
+
+
+# -- a server that went back -----------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_server_that_lacks_a_received_revision_raises_an_alarm() -> None:
+    harness, _, watcher = await start_watcher()
+    harness.transport.cut(FutureRevision("the store is at 3, not yet at 7"))
+    await until(lambda: watcher.statistics().transitions.get("pausing: unavailable"))
+    await harness.quiet(CONFIG_MAP)
+    labels = {"cache": watcher.name}
+    counted = watcher._env.metrics.registry.get_sample_value("kedge_watch_server_behind_total", labels)
+    assert counted == 1
     await stop_watcher(harness)

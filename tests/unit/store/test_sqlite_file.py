@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.store.sqlite_faults import env_with, rows_in
+from tests.unit.store.sqlite_faults import env_with, rows_in, sqlite_error
 
-from kedge.errors import Terminal, Unavailable
+from kedge.errors import StoreDamaged, Terminal, Unavailable
 from kedge.keys import Key, Origin
 from kedge.store.contract import Put
 from kedge.store.sqlite import SqliteStore, file
@@ -49,10 +49,18 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     check_rejected(tmp_path / "nowhere" / "a.db", "is not a directory: create it")
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database at all" * 100, b"SQLite format 3\0"])
-def test_a_file_of_garbage_is_rejected(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "is cut short, at 0 bytes"),
+        (b"not a database at all", "is not a kedge store"),
+        (b"not a database at all" * 100, "is not a kedge store"),
+        (b"SQLite format 3\0", "is cut short, at 16 bytes"),
+    ],
+)
+def test_a_file_of_garbage_is_rejected(content: bytes, match: str, tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(content)
-    check_rejected(tmp_path / "a.db", "is not a kedge store")
+    check_rejected(tmp_path / "a.db", match)
 
 
 def test_a_database_of_another_program_is_rejected(tmp_path: Path) -> None:
@@ -68,8 +76,10 @@ def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     store_at(tmp_path / "a.db")
     db = sqlite3.connect(tmp_path / "a.db")
     db.execute("PRAGMA user_version=99")
+    db.execute("UPDATE facts SET value = 99 WHERE name = 'schema'")
+    db.commit()
     db.close()
-    check_rejected(tmp_path / "a.db", "newer kedge .schema 99, this one knows 3.: upgrade kedge")
+    check_rejected(tmp_path / "a.db", "newer kedge .schema 99, this one knows 4.: upgrade kedge")
 
 
 def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
@@ -77,7 +87,7 @@ def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "a.db").read_bytes())
     content[4 * 4096 : 8 * 4096] = b"\xa5" * (4 * 4096)
     (tmp_path / "a.db").write_bytes(content)
-    with pytest.raises(Terminal, match=r"damaged .*: restore a backup"):
+    with pytest.raises(StoreDamaged, match=r"damaged .*: restore a backup"):
         asyncio.run(open_and_close(tmp_path / "a.db"))
 
 
@@ -166,7 +176,7 @@ def test_one_process_cannot_open_the_store_twice(tmp_path: Path) -> None:
 
 def test_creation_leaves_nothing_but_the_store(tmp_path: Path) -> None:
     store_at(tmp_path / "a.db")
-    assert [each.name for each in tmp_path.iterdir()] == ["a.db"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.db", "a.db-mark", "a.db-reserve"]
     assert rows_in(tmp_path / "a.db", "PRAGMA application_id") == [(file.APPLICATION_ID,)]
     assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(file.SCHEMA_VERSION,)]
 
@@ -176,7 +186,7 @@ def test_a_migration_runs_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
 
     def half_done(db: sqlite3.Connection) -> None:
         db.execute("CREATE TABLE extra (x)")
-        raise sqlite3.OperationalError("injected")
+        raise sqlite_error(sqlite3.SQLITE_IOERR, "injected")
 
     def done(db: sqlite3.Connection) -> None:
         db.execute("CREATE TABLE extra (x)")
@@ -195,15 +205,26 @@ def test_a_migration_runs_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(rows_in(tmp_path / "a.db")) == 1
 
 
+_ADDED = {2: ("versions", "caller"), 3: ("versions", "groups"), 4: ("versions", "checksum", "facts", "checksum")}
+"""Tables and columns, by the schema version that added them."""
+
+
+def as_schema(path: Path, version: int) -> None:
+    """Make a closed store what an earlier kedge would have written."""
+    with sqlite3.connect(path) as db:
+        for step in range(file.SCHEMA_VERSION, version, -1):
+            added = _ADDED[step]
+            for table, column in zip(added[::2], added[1::2], strict=True):
+                db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        db.execute(f"PRAGMA user_version={version}")
+        db.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (version,))
+    db.close()
+
+
 def test_a_file_of_before_callers_is_read_and_gets_them(tmp_path: Path) -> None:
     path, key = tmp_path / "a.db", Key("Thing", "ns", "new")
     store_at(path, objects=3)
-    with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE versions DROP COLUMN groups")
-        db.execute("ALTER TABLE versions DROP COLUMN caller")
-        db.execute("PRAGMA user_version=1")
-        db.execute("UPDATE facts SET value = 1 WHERE name = 'schema'")
-    db.close()
+    as_schema(path, 1)
 
     async def write() -> None:
         store = await SqliteStore.open(path, env_with())
@@ -219,3 +240,17 @@ def test_a_file_of_before_callers_is_read_and_gets_them(tmp_path: Path) -> None:
     asyncio.run(write())
     assert asyncio.run(read()) == [*[("", ())] * 3, ("ada", ("a", "b,c"))]
     assert rows_in(path, "PRAGMA user_version") == [(file.SCHEMA_VERSION,)]
+
+
+def test_a_file_of_before_checksums_gets_them_and_is_verified_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store_at(path, objects=3)
+    written = rows_in(path)
+    as_schema(path, 3)
+    asyncio.run(open_and_close(path))
+    assert rows_in(path) == written
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE versions SET value = 'y' || substr(value, 2) WHERE name = '1'")
+    db.close()
+    with pytest.raises(StoreDamaged, match="the version of Thing/ns/1 at revision 2 does not have its checksum"):
+        asyncio.run(open_and_close(path))

@@ -288,7 +288,7 @@ def test_a_backup_overwrites_nothing_and_leaves_no_partial_file(tmp_path: Path) 
         await store.close()
 
     asyncio.run(run())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "taken"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "a.db-mark", "a.db-reserve", "taken"]
 
 
 def test_a_backup_of_an_empty_store_can_be_restored(tmp_path: Path) -> None:

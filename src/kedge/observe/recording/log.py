@@ -413,7 +413,9 @@ class DecisionLog:
             - INDEXED_RECORD * limits.decision_log_record_bytes_max
             - (limits.decision_log_inputs_bytes_max if self._inputs is not None else 0)
         )
-        while self._closed and sum(each.bytes for each in self._closed) > room:
+        while self._closed and (
+            sum(each.bytes for each in self._closed) > room or len(self._closed) >= limits.decision_log_segments_max
+        ):
             path, _, records = self._closed.popleft()
             try:
                 dropped = indexed_decisions(path) if records is None else records
@@ -458,6 +460,7 @@ class DecisionLog:
         self._sync_s = metrics.histogram("kedge_decisions_log_sync_seconds", "Time of a sync of the decision log")
         for series, help_text, read in (
             ("kedge_decisions_log_bytes", "Size of the decision log on disk", self._bytes),
+            ("kedge_decisions_log_segments", "Segments on disk", lambda: len(self._closed) + (self._descriptor >= 0)),
             ("kedge_decisions_log_segment_bytes", "Size of the current segment", lambda: self._size),
             ("kedge_decisions_log_pending_bytes", "Bytes not yet written", lambda: self._pending_bytes),
             ("kedge_decisions_log_unindexed", "Records after the index's last part", lambda: self._index.decisions),

@@ -262,7 +262,7 @@ class RecordReader:
             )
         try:
             return read(self, section.body)
-        except (msgspec.MsgspecError, KedgeError, LookupError, ValueError) as error:
+        except (msgspec.MsgspecError, KedgeError, LookupError, ValueError, RecursionError) as error:
             raise BadRecord(f"a record {section.name!r} cannot be decoded: {error}") from error
 
     def knows(self, section: Section) -> bool:

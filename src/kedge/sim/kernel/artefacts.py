@@ -204,7 +204,7 @@ def read_artefact(path: Path) -> Artefact:
         _check_complete(path, own, gaps)
         summary = msgspec.json.decode(own[RUN], type=RunSummary)
         tape, trace = unpack_tape(own[TAPE]), unpack_trace(own[TRACE])
-    except (msgspec.MsgspecError, ValueError, zlib.error) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError, zlib.error) as error:
         raise BadArtefact(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return Artefact(
         target=summary.target,

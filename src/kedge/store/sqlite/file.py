@@ -1,7 +1,7 @@
-"""The file of a SQLite store: creation, recognition, opening, migration, loading and backup.
+"""The file of a SQLite store: its schema and migrations, rows and facts, loading and backup.
 
-A file is a log of versions and a few named facts. `store` decides what is written to it, `sweep` deletes old versions.
-A file that is not a kedge store, or is in use, is rejected before it is modified.
+A file is a log of versions and a few named facts, each with a checksum. `store` decides what is written to it, `sweep`
+deletes old versions, `opening` opens it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ import itertools
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kedge.errors import OperatingError, Terminal, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
-from kedge.store.contract import RESTORE_BUMP, Change, Entry
+from kedge.store.contract import Change, Entry
+from kedge.store.sqlite.checksums import (
+    Fact,
+    StoredRow,
+    fact_checksum,
+    is_sound,
+    row_checksum,
+)
+from kedge.store.sqlite.failures import wrapped
 
 APPLICATION_ID: Final = int.from_bytes(b"kedg")
 BACKUP_ID: Final = int.from_bytes(b"kedb")
 """Marks a backup, in the file's first bytes, until it is opened as a store."""
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 
 def _add_callers(db: sqlite3.Connection) -> None:
@@ -36,7 +43,20 @@ def _add_groups(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE versions ADD COLUMN groups TEXT NOT NULL DEFAULT ''")
 
 
-MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {1: _add_callers, 2: _add_groups}
+def _add_checksums(db: sqlite3.Connection) -> None:
+    db.create_function("row_checksum", 11, row_checksum, deterministic=True)
+    db.create_function("fact_checksum", 2, fact_checksum, deterministic=True)
+    db.execute("ALTER TABLE versions ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+    db.execute(f"UPDATE versions SET checksum = row_checksum({', '.join(COLUMNS[:-1])})")
+    db.execute("ALTER TABLE facts ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+    db.execute("UPDATE facts SET checksum = fact_checksum(name, value)")
+
+
+MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {
+    1: _add_callers,
+    2: _add_groups,
+    3: _add_checksums,
+}
 """Migrations, by the schema version that they start from. Each runs inside the caller's transaction."""
 
 _PAGE_BYTES: Final = 16_384
@@ -59,42 +79,45 @@ CREATE TABLE versions (
     value BLOB,                   -- NULL for a deletion
     -- The columns that migrations of older files add are last. Groups are a JSON array; empty if there are none.
     caller TEXT NOT NULL DEFAULT '',
-    groups TEXT NOT NULL DEFAULT ''
+    groups TEXT NOT NULL DEFAULT '',
+    checksum INTEGER NOT NULL DEFAULT 0   -- of the other columns: `checksums`
 );
-CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value, checksum INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 """
-INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+COLUMNS: Final = (
+    "id", "kind", "namespace", "name", "created", "previous", "operation", "decision", "value", "caller", "groups",
+    "checksum",
+)  # fmt: skip
+INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE_VERSION: Final = "DELETE FROM versions WHERE id BETWEEN ? AND ? AND name = ? AND namespace = ? AND kind = ?"
 INHERIT_PREVIOUS: Final = """
-UPDATE versions SET previous = (
-    SELECT -abs(old.previous) FROM versions AS old
-    WHERE old.id BETWEEN ?1 AND ?2 AND old.name = ?3 AND old.namespace = ?4 AND old.kind = ?5
-) WHERE id = ?6
+UPDATE versions SET (previous, checksum) = (
+    SELECT -abs(old.previous), versions.checksum - versions.previous - abs(old.previous) FROM versions AS old
+    WHERE old.id BETWEEN ? AND ? AND old.name = ? AND old.namespace = ? AND old.kind = ?
+) WHERE id = ?
 """
 """For a `latest_only` version, whose predecessor is deleted at once: it inherits the version that its predecessor
 replaced. Otherwise that version would never be deleted, and would reappear after a delete."""
-SET_FACT: Final = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+SET_FACT: Final = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)"
+READ_ROWS: Final = "SELECT * FROM versions ORDER BY id"
 
-Row = tuple[int, str, str, str, int, int, str, str, bytes | None, str, str]
 
-
-def row_of(change: Change, seq: int) -> Row:
+def row_of(change: Change, seq: int) -> StoredRow:
     kind, namespace, name = change.key
     operation, decision, caller, groups = change.origin
     entry, previous = change.entry, change.previous
-    return (
-        change.revision << SEQ_BITS | seq,
-        kind,
-        namespace,
-        name,
-        entry.created if entry is not None else NO_REVISION,
-        previous.modified if previous is not None else NO_REVISION,
-        operation,
-        decision,
-        entry.value if entry is not None else None,
-        caller,
-        groups_text(groups) if groups else "",
+    id_ = change.revision << SEQ_BITS | seq
+    created, value = NO_REVISION, None
+    if entry is not None:
+        created, value = entry.created, entry.value
+    replaced = previous.modified if previous is not None else NO_REVISION
+    stored_groups = groups_text(groups) if groups else ""
+    checksum = row_checksum(
+        id_, kind, namespace, name, created, replaced, operation, decision, value, caller, stored_groups
     )
+    return (
+        id_, kind, namespace, name, created, replaced, operation, decision, value, caller, stored_groups, checksum,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
@@ -129,64 +152,7 @@ def ids_of(revision: Revision) -> tuple[int, int]:
     return revision << SEQ_BITS, (revision + 1 << SEQ_BITS) - 1
 
 
-# -- opening ---------------------------------------------------------------------------------------
-
-
-def open_file(
-    path: Path, new_uid: Callable[[], str], connection: type[sqlite3.Connection] = sqlite3.Connection
-) -> sqlite3.Connection:
-    """Open the store at `path` exclusively, creating it if there is none."""
-    if not path.parent.is_dir():
-        raise Terminal(f"{path.parent} is not a directory: create it, or put the store elsewhere")
-    try:
-        if not path.exists():
-            _create(path, new_uid())
-        held = _identity(path)
-        if held in _held.values():
-            raise in_use(path)
-        _check_header(path)
-        _check_writable(path)
-        db = sqlite3.connect(path, timeout=0, isolation_level=None, factory=connection)
-    except (OSError, sqlite3.Error) as error:
-        raise wrapped(error, path) from error
-    _held[id(db)] = held
-    try:
-        _prepare(db, path, new_uid)
-    except sqlite3.Error as error:
-        close_file(db)
-        raise wrapped(error, path) from error
-    except BaseException:
-        close_file(db)
-        raise
-    return db
-
-
-def close_file(db: sqlite3.Connection) -> None:
-    db.close()
-    _held.pop(id(db), None)
-
-
-_held: Final[dict[int, tuple[int, int]]] = {}
-"""Files this process has open, by connection. A process loses its locks on a file when it closes *any* descriptor of
-it, so reading such a file, as `_check_header` does, would let another process open it."""
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _create(path: Path, incarnation: str) -> None:
-    """Create a complete, empty store at `path` atomically, so that no process sees a partial file."""
-    for log in (log_of(path), path.with_name(path.name + "-journal")):
-        if log.exists():
-            # SQLite would apply the log of the old file to the new one.
-            raise Terminal(f"{path} is missing but its log {log} is there: put it back, or move the log away")
-    try:
-        for _ in building(path, APPLICATION_ID, {"incarnation": incarnation, "compacted": NO_REVISION, "swept": 0}):
-            pass
-    except FileExistsError:
-        pass  # another process created it first: open that one
+# -- building --------------------------------------------------------------------------------------
 
 
 def log_of(path: Path) -> Path:
@@ -197,7 +163,7 @@ _drafts: Final = itertools.count()
 
 
 def building(
-    path: Path, application_id: int, facts: dict[str, str | int], slices: Iterable[Sequence[Row]] = ()
+    path: Path, application_id: int, facts: Mapping[str, Fact], slices: Iterable[Sequence[StoredRow]] = ()
 ) -> Iterator[None]:
     """Write a whole store beside `path`, yielding after each slice, and link it to `path` atomically at the end."""
     draft = path.with_name(f"{path.name}.draft-{os.getpid()}-{next(_drafts)}")
@@ -212,7 +178,7 @@ def building(
             db.executescript(_SCHEMA)
             db.execute(f"PRAGMA application_id={application_id}")
             db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            db.executemany(SET_FACT, facts.items())
+            set_facts(db, facts)
             for rows in slices:
                 db.execute("BEGIN")
                 db.executemany(INSERT_VERSION, rows)
@@ -236,94 +202,35 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def _check_header(path: Path) -> None:
-    """Read only the first bytes, so that a file of another program is not even locked."""
-    with path.open("rb") as file:
-        header = file.read(100)
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise Terminal(f"{path} is not a kedge store or a SQLite database: choose another path, or move it away")
-    application_id = int.from_bytes(header[68:72])
-    _check_identity(path, application_id, int.from_bytes(header[60:64]))
-    if application_id == BACKUP_ID and log_of(path).exists():
-        # A backup copied over a store that was not closed: SQLite would apply that store's log to it.
-        raise Terminal(f"{path} is a backup but {log_of(path)} is the log of another store: move the log away")
-
-
-def _check_writable(path: Path) -> None:
-    """SQLite would open it read-only, and fail later with a worse message."""
-    for each in (path, path.parent):
-        if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-            raise Terminal(f"{path} cannot be written: no write permission on {each}; change its permissions")
-
-
-def _check_identity(path: Path, application_id: int, version: int) -> None:
-    if application_id not in (APPLICATION_ID, BACKUP_ID):
-        raise Terminal(f"{path} is a SQLite database of another program: choose another path")
-    if version > SCHEMA_VERSION:
-        raise Terminal(
-            f"{path} was written by a newer kedge (schema {version}, this one knows {SCHEMA_VERSION}): upgrade kedge"
-        )
-
-
-def _prepare(db: sqlite3.Connection, path: Path, new_uid: Callable[[], str]) -> None:
-    """Lock the file for this process, make commits durable, and migrate it in one transaction."""
-    db.execute("PRAGMA locking_mode=EXCLUSIVE")
-    db.execute("PRAGMA synchronous=FULL")
-    db.execute("PRAGMA fullfsync=1")  # where a plain fsync does not reach the disk
-    db.execute("PRAGMA checkpoint_fullfsync=1")
-    db.execute("BEGIN IMMEDIATE")
-    (application_id,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    _check_identity(path, application_id, version)
-    for step in range(version, SCHEMA_VERSION):
-        MIGRATIONS[step](db)
-        db.execute(f"PRAGMA user_version={step + 1}")
-    if application_id == BACKUP_ID:
-        _restore(db, new_uid())
-    db.execute(SET_FACT, ("schema", SCHEMA_VERSION))  # proves early that the file can be written
-    db.execute("COMMIT")
-    # Only now: the changes to a backup must be in the file itself, where `_check_header` reads, not in a log.
-    (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
-    if mode != "wal":
-        raise Terminal(f"{path} is on a filesystem without write-ahead logging: put the store on a local disk")
-
-
-def _restore(db: sqlite3.Connection, incarnation: str) -> None:
-    """Restore a backup: advance the revision, drop its history, take a new incarnation."""
-    jumped = newest_revision(db) + RESTORE_BUMP
-    db.executemany(SET_FACT, [("incarnation", incarnation), ("compacted", jumped), ("swept", ids_of(jumped)[1])])
-    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-
-
-def in_use(path: Path) -> Unavailable:
-    return Unavailable(f"{path} is in use by another process: stop that one, or connect to its server")
-
-
-def wrapped(error: Exception, path: Path) -> OperatingError:
-    """The error for a failure of SQLite or of the filesystem, with what to do next."""
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = code & 0xFF if isinstance(code, int) else None
-    match primary:
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return in_use(path)
-        case sqlite3.SQLITE_FULL:
-            return Unavailable(f"the disk of {path} is full: free some space")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return Terminal(f"{path} cannot be written ({error}): change its permissions and its directory's")
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return Terminal(f"{path} is damaged ({error}): restore a backup")
-    if isinstance(error, FileExistsError):
-        return Terminal(f"{path} exists: choose another path")
-    if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
-        return Terminal(f"{path} cannot be opened ({error.strerror}): change its permissions, or choose another path")
-    return Unavailable(f"{path}: {error}")
-
-
 # -- reading and copying ---------------------------------------------------------------------------
 
 
-def read_facts(db: sqlite3.Connection) -> dict[str, str | int]:
-    return dict(db.execute("SELECT name, value FROM facts").fetchall())
+class StoreFacts(NamedTuple):
+    """The facts that every file has."""
+
+    incarnation: str
+    compacted: Revision
+    swept: int
+    """The id up to which the sweeper has read rows."""
+
+
+def set_facts(db: sqlite3.Connection, facts: Mapping[str, Fact]) -> None:
+    db.executemany(SET_FACT, [(name, value, fact_checksum(name, value)) for name, value in facts.items()])
+
+
+def read_facts(db: sqlite3.Connection) -> StoreFacts:
+    """
+    Raises:
+        ValueError: a fact is missing, or is not as it was written.
+    """
+    found: dict[str, Any] = {}
+    for name, value, checksum in db.execute("SELECT * FROM facts"):
+        if fact_checksum(name, value) != checksum:
+            raise ValueError(f"the fact {name!r} does not have its checksum")
+        found[name] = value
+    if missing := [name for name in StoreFacts._fields if name not in found]:
+        raise ValueError(f"it has no fact {' or '.join(map(repr, missing))}")
+    return StoreFacts(str(found["incarnation"]), int(found["compacted"]), int(found["swept"]))
 
 
 def page_bytes(db: sqlite3.Connection) -> int:
@@ -331,21 +238,32 @@ def page_bytes(db: sqlite3.Connection) -> int:
     return int(found)
 
 
+def free_bytes(db: sqlite3.Connection) -> int:
+    """Room inside the file, in pages of deleted rows."""
+    (pages,) = db.execute("PRAGMA freelist_count").fetchone()
+    return int(pages) * page_bytes(db)
+
+
 def newest_revision(db: sqlite3.Connection) -> Revision:
     """The newest revision of a row or of a compaction, which may have left no rows."""
     (newest,) = db.execute("SELECT max(id) FROM versions").fetchone()
-    return max((newest or 0) >> SEQ_BITS, int(read_facts(db)["compacted"]))
+    return max((newest or 0) >> SEQ_BITS, read_facts(db).compacted)
 
 
 def load(
     db: sqlite3.Connection, compacted: Revision, publish: Callable[[Revision, list[Change]], None]
 ) -> Iterable[Entry]:
-    """Read the log once: publish the changes after `compacted`, and return the newest versions."""
+    """Read the log once: publish the changes after `compacted`, and return the newest versions.
+
+    Raises:
+        ValueError: a version is not as it was written.
+    """
     newest: dict[Key, Entry] = {}
     revision, changes = NO_REVISION, list[Change]()
-    for id_, kind, namespace, name, created, previous, operation, decision, value, caller, groups in db.execute(
-        "SELECT * FROM versions ORDER BY id"
-    ):
+    for row in db.execute(READ_ROWS):
+        if not is_sound(row):
+            raise ValueError(not_sound(row))
+        id_, kind, namespace, name, created, previous, operation, decision, value, caller, groups, _ = row
         at = id_ >> SEQ_BITS
         if at != revision:
             if changes:
@@ -368,21 +286,27 @@ def load(
     return newest.values()
 
 
+def not_sound(row: Sequence[Any]) -> str:
+    """What is wrong with a row whose checksum differs. Its key may be what is damaged."""
+    id_, kind, namespace, name = row[:4]
+    where = f"revision {id_ >> SEQ_BITS}" if isinstance(id_, int) else f"id {id_!r}"
+    return f"the version of {kind}/{namespace}/{name} at {where} does not have its checksum"
+
+
 async def write_backup(
     path: Path, entries: Sequence[Entry], revision: Revision, incarnation: str, *, slice_rows: int
 ) -> None:
     """Write a store with `entries` and no history, marked as a backup, without blocking the event loop."""
     places: dict[Revision, int] = {}
 
-    def row(entry: Entry) -> Row:
+    def row(entry: Entry) -> StoredRow:
         seq = places[entry.modified] = places.get(entry.modified, -1) + 1
         return row_of(Change(entry.modified, entry.key, entry, None, entry.origin), seq)
 
     slices = (
         [row(entry) for entry in entries[start : start + slice_rows]] for start in range(0, len(entries), slice_rows)
     )
-    facts: dict[str, str | int]
-    facts = {"incarnation": incarnation, "compacted": revision, "swept": ids_of(revision)[1]}
+    facts: Mapping[str, Fact] = {"incarnation": incarnation, "compacted": revision, "swept": ids_of(revision)[1]}
     try:
         for _ in building(path, BACKUP_ID, facts, slices):
             await asyncio.sleep(0)

@@ -16,8 +16,8 @@ from kedge.keys import Key, Revision
 from kedge.store.backup import BackupTotal, Digest
 from kedge.store.contract import Entry
 from kedge.store.sqlite import file
-
-_READ = "SELECT id, kind, namespace, name, created, operation, decision, caller, groups, value FROM versions"
+from kedge.store.sqlite.checksums import is_sound
+from kedge.store.sqlite.failures import wrapped
 
 
 async def restore_to_sqlite(
@@ -51,7 +51,7 @@ async def restore_to_sqlite(
         os.link(draft, path)  # fails where a rename would replace
         file.sync_path(path.parent)
     except (OSError, sqlite3.Error) as error:
-        raise file.wrapped(error, path) from error
+        raise wrapped(error, path) from error
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -65,9 +65,12 @@ def _read_back(path: Path) -> BackupTotal:
         (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
         if verdict != "ok":
             raise Terminal(f"{path} is damaged right after it was written ({verdict}): check the disk")
-        for id_, kind, namespace, name, created, *origin, value in db.execute(_READ):
-            key = Key(kind, namespace, name)
-            digest.add([Entry(key, value, created, id_ >> file.SEQ_BITS, file.origin_of(*origin))])
+        for row in db.execute(file.READ_ROWS):
+            if not is_sound(row):
+                raise Terminal(f"{path} is damaged right after it was written ({file.not_sound(row)}): check the disk")
+            id_, kind, namespace, name, created, _, operation, decision, value, caller, groups, _ = row
+            origin = file.origin_of(operation, decision, caller, groups)
+            digest.add([Entry(Key(kind, namespace, name), value, created, id_ >> file.SEQ_BITS, origin)])
     finally:
         db.close()
     return digest.total

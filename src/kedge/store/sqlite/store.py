@@ -11,6 +11,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,6 +30,7 @@ from kedge.store.backup import StoreExport, sliced
 from kedge.store.contract import (
     Change,
     Check,
+    DeleteKey,
     Listing,
     Reading,
     StoreStatistics,
@@ -40,6 +42,12 @@ from kedge.store.contract import (
 from kedge.store.feed import Feed
 from kedge.store.sqlite import file
 from kedge.store.sqlite.alarms import Alarms
+from kedge.store.sqlite.checksums import StoredRow
+from kedge.store.sqlite.disk_reserve import DiskReserve
+from kedge.store.sqlite.failures import disk_full, is_full, raise_at_open, wrapped
+from kedge.store.sqlite.held_file import HeldFile
+from kedge.store.sqlite.opening import OpenedFile, close_file, open_file
+from kedge.store.sqlite.revision_mark import RevisionMark
 from kedge.store.sqlite.sweep import Sweeper
 from kedge.store.versions import Versions
 
@@ -65,20 +73,23 @@ _Applied = tuple[Revision, Sequence[Change], Collection[Key]]
 class SqliteStore:
     """The contract on one file, which this process has locked. Open with `SqliteStore.open`."""
 
-    def __init__(self, env: Env, path: Path, db: sqlite3.Connection) -> None:
+    def __init__(self, env: Env, path: Path, opened: OpenedFile) -> None:
         self._env = env
         self._limits = env.limits
         self._path = path
-        self._db = db
+        self._db = db = opened.db
         facts = file.read_facts(db)
-        self.incarnation = str(facts["incarnation"])
-        compacted = int(facts["compacted"])
+        self.incarnation = facts.incarnation
+        compacted = facts.compacted
         newest = file.newest_revision(db)
         self._feed = Feed(env, revision=compacted, compacted=compacted)
         self._versions = Versions(file.load(db, compacted, self._feed.publish))
         self._feed.advance(newest)
         self._alarms = Alarms(env)
-        self._sweeper = Sweeper(env, db, self._feed, self._alarms, swept=int(facts["swept"]))
+        if opened.lost:
+            self._alarms.raise_alarm("commits lost", opened.lost)
+        self._held = HeldFile(env, path, opened.identity)
+        self._sweeper = Sweeper(env, db, self._feed, self._alarms, swept=facts.swept)
         self._sweeping: asyncio.Task[None] | None = None
         self._pending: deque[_Request] = deque()
         self._flush_due = False
@@ -91,6 +102,9 @@ class SqliteStore:
         self._page_bytes = file.page_bytes(db)
         self._wal_pages = 0  # an upper estimate; a checkpoint measures it
         self._meter()
+        # Last: an error before this leaves no file beside the store, and no descriptor open.
+        self._reserve = DiskReserve(env, path, lambda: file.free_bytes(db))
+        self._mark = RevisionMark(path, self.incarnation, newest)
 
     @classmethod
     async def open(
@@ -100,18 +114,20 @@ class SqliteStore:
 
         Raises:
             Unavailable: another process has it open, or the disk is full. Free it, then open again.
-            Terminal: it is not a kedge store, is damaged, or cannot be written. The message has the next step.
+            StoreDamaged: its content is not what a store wrote. Restore a backup, or salvage what is sound.
+            Terminal: it is not a kedge store, or cannot be written. The message has the next step.
         """
         path = Path(path)
         check(env.limits.commit_ops_max <= 1 << file.SEQ_BITS, "commit_ops_max is larger than the index in a row's id")
-        db = file.open_file(path, env.new_uid, connection)
-        # The store times its checkpoints; SQLite's own are a fallback, should the count of pages be far off.
-        db.execute(f"PRAGMA wal_autocheckpoint={4 * env.limits.wal_pages_max}")
+        opened = open_file(path, env.new_uid, connection)
+        db = opened.db
         try:
-            store = cls(env, path, db)
-        except sqlite3.Error as error:
-            file.close_file(db)
-            raise file.wrapped(error, path) from error
+            # The store times its checkpoints; SQLite's own are a fallback, should the count of pages be far off.
+            db.execute(f"PRAGMA wal_autocheckpoint={4 * env.limits.wal_pages_max}")
+            store = cls(env, path, opened)
+        except BaseException as error:  # noqa: BLE001  every error is raised again, as the one for its cause
+            close_file(db)
+            raise_at_open(error, path)
         store._sweeping = env.spawn(store._sweeper.run(), name=f"compaction of {path.name}")
         return store
 
@@ -151,6 +167,8 @@ class SqliteStore:
 
     def _flush_soon(self) -> None:
         self._flush_due = False
+        if not self._closed and (moved := self._held.moved()):
+            self._break(f"{moved}; commits are no longer accepted: put it back or restore a backup, then start again")
         if self._closed:
             return
         self._flush(self._take_batch())
@@ -201,10 +219,13 @@ class SqliteStore:
         outcomes: list[Revision | Exception] = []
         applied: list[_Applied] = []
         lost = 0
+        tight = self._reserve.is_tight()
         for request in batch:
             writes = request.writes
             try:
                 versions.prove(request.checks, writes, request.fence)
+                if tight:
+                    self._check_growth(writes)
             except Exception as error:  # noqa: BLE001  a request that makes no sense fails alone
                 outcomes.append(error)
                 lost += isinstance(error, Conflict | Fenced)
@@ -235,8 +256,21 @@ class SqliteStore:
             for seq, change in enumerate(changes)
             if change.previous is not None and change.key in latest_only
         ]
-        db, started = self._db, self._env.monotonic()
-        committing = False
+        started = self._env.monotonic()
+        failed = self._write_rows(rows, replaced)
+        if failed is not None and is_full(failed[0]) and self._reserve.give_up():
+            self._alarms.raise_alarm("reserve given up", f"{disk_full(self._path)}; its reserve is in use")
+            if self._rolled_back():
+                failed = self._write_rows(rows, replaced)
+        if failed is not None:
+            return self._unwritten(failed[0], applied, committing=failed[1])
+        self._mark.write(applied[-1][0])
+        self._synced(self._env.monotonic() - started, len(rows), size, len(replaced))
+        return None
+
+    def _write_rows(self, rows: Sequence[StoredRow], replaced: Sequence[Any]) -> tuple[Exception, bool] | None:
+        """Write and sync. Returns the error, if there is one, and whether it came from the commit itself."""
+        db, committing = self._db, False
         try:
             db.execute("BEGIN")
             db.executemany(file.INSERT_VERSION, rows)
@@ -246,20 +280,32 @@ class SqliteStore:
             committing = True
             db.execute("COMMIT")
         except Exception as error:  # noqa: BLE001  whatever it was, memory and file must agree afterwards
-            return self._unwritten(error, applied, committing=committing)
-        self._synced(self._env.monotonic() - started, len(rows), size, len(replaced))
+            return error, committing
         return None
+
+    def _rolled_back(self) -> bool:
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _check_growth(self, writes: Sequence[Write]) -> None:
+        """Reject new objects while the disk is full: the reserve is for updates and deletions."""
+        for write in writes:
+            if isinstance(write, DeleteKey):
+                return
+        if any(not write.latest_only and self._versions.newest(write.key) is None for write in writes):
+            raise Unavailable(
+                f"nothing was written: the disk of {self._path} is full, and its reserve is for updates and deletions:"
+                " free some space, or delete objects"
+            )
 
     def _unwritten(self, error: Exception, applied: Sequence[_Applied], *, committing: bool) -> OperatingError:
         """Handle a failed write. Continue if it is certain that nothing was written; otherwise stop serving."""
         # A full disk fails before the log's commit mark is written, so the outcome is certain even in COMMIT.
-        certain = not committing or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-        if certain:
-            try:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-            except sqlite3.Error:
-                certain = False
+        certain = (not committing or is_full(error)) and self._rolled_back()
         if not certain:
             self._break(
                 f"a sync of {self._path} failed ({error}) and may or may not have been written: open the store again"
@@ -267,7 +313,7 @@ class SqliteStore:
             return OutcomeUnknown(f"a sync of {self._path} failed ({error}): read before anything else")
         for _, changes, _ in reversed(applied):
             self._versions.undo(changes)
-        failure = file.wrapped(error, self._path)
+        failure = wrapped(error, self._path)
         self._alarms.raise_alarm("write failed", f"commits fail: {failure}")
         return Unavailable(f"nothing was written: {failure}")
 
@@ -403,7 +449,8 @@ class SqliteStore:
             self._closed = "the store is closed: open it again"
             self._feed.close()
             self._checkpoint("TRUNCATE")
-            file.close_file(self._db)
+            close_file(self._db)
+            self._mark.close()
 
     def _break(self, why: str) -> None:
         """Stop serving: memory and file may differ."""
@@ -414,7 +461,8 @@ class SqliteStore:
             answer = self._pending.popleft().answer
             if not answer.done():
                 answer.set_exception(Unavailable(f"nothing was written: {why}"))
-        file.close_file(self._db)
+        close_file(self._db)
+        self._mark.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,7 +15,7 @@ from kedge.errors import Unavailable
 from kedge.keys import NO_REVISION, Revision
 from kedge.store.feed import Feed
 from kedge.store.sqlite.alarms import Alarms
-from kedge.store.sqlite.file import DELETE_VERSION, SET_FACT, ids_of
+from kedge.store.sqlite.file import DELETE_VERSION, ids_of, set_facts
 
 _ROWS = """
 SELECT id, kind, namespace, name, previous, value IS NULL FROM versions
@@ -103,7 +103,7 @@ class Sweeper:
                 ],
             )
             db.executemany("DELETE FROM versions WHERE id = ?", [(row[0],) for row in rows if row[5]])
-            db.executemany(SET_FACT, [("compacted", self._feed.compacted), ("swept", reached)])
+            set_facts(db, {"compacted": self._feed.compacted, "swept": reached})
             db.execute("COMMIT")
         except sqlite3.Error as error:
             # Memory does not depend on this, so the store serves on either way.

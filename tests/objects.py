@@ -167,6 +167,7 @@ def make_env(*, seed: int = 1, clock: Clock | None = None, limits: Limits | None
         random=source,
         new_uid=lambda: uid_from(source),
         spawn=TaskSpawner(),
+        secret_bytes=source.randbytes,
         limits=limits or Limits(),
     )
 

@@ -7,6 +7,7 @@ Production wires `system_env`; the simulator builds its own. Code under the boun
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -36,6 +37,8 @@ class Env:
     random: random.Random
     new_uid: Callable[[], str]
     spawn: Spawn
+    secret_bytes: Callable[[int], bytes] = os.urandom
+    """So many random bytes, for nonces and keys: of the system's generator, or in simulation of the seeded one."""
     limits: Limits = field(default_factory=Limits)
     metrics: Metrics = field(default_factory=Metrics)
     log: Log = field(default_factory=NoLog)

@@ -11,12 +11,14 @@ from functools import partial
 
 import pytest
 from tests.etcd_server import EtcdServer, etcd_server, restored_server, save_snapshot, wheel_etcd
+from tests.kit.encryption import cipher_of
 from tests.tools import missing_tool
 
 from kedge.env import Env, system_env
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.store.conformance import MakeStore, check_names, check_store
+from kedge.store.conformance.subject import KIND, OTHER_KIND
 from kedge.store.contract import DeleteKey, Put, Store
 from kedge.store.etcd import EtcdStore
 
@@ -35,6 +37,16 @@ RESTORED: dict[str, tuple[str, str]] = {}
 async def open_etcd(endpoint: str, name: str, env: Env) -> Store:
     endpoint, prefix = RESTORED.get(name, (endpoint, f"/{name}"))
     return await EtcdStore.open([endpoint], env, prefix=prefix)
+
+
+async def open_encrypted(endpoint: str, name: str, env: Env) -> Store:
+    cipher = cipher_of(env, kinds=(KIND, OTHER_KIND))
+    return await EtcdStore.open([endpoint], env, prefix=f"/encrypted-{name}", cipher=cipher)
+
+
+@pytest.mark.parametrize("check", check_names(shared=True))
+def test_etcd_store_keeps_the_contract_with_encrypted_values(check: str, server: EtcdServer) -> None:
+    asyncio.run(check_store(partial(open_encrypted, server.endpoint), shared=True, only=[check]))
 
 
 @pytest.mark.parametrize("check", check_names(shared=True, backup=True))

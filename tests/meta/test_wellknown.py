@@ -57,7 +57,7 @@ def test_no_two_constants_have_the_same_value() -> None:
 def test_the_kind_constants_name_registered_kinds() -> None:
     internal = {
         wellknown.FENCE_KIND, wellknown.OPERATION_KIND, wellknown.DISRUPTION_BUDGETS_KIND,
-        wellknown.DEFAULT_PRIORITY_KIND,
+        wellknown.DEFAULT_PRIORITY_KIND, wellknown.ENCRYPTION_KEYS_KIND,
     }  # fmt: skip
     constants = {value for name, value in vars(wellknown).items() if name.endswith("_KIND")}
     assert constants - internal <= KEY_KINDS

@@ -20,7 +20,7 @@ from kedge.controllers.autoscaler import plan as scaling
 from kedge.controllers.autoscaler.controller import AutoscalerReconciler, autoscaler_controller
 from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller
 from kedge.controllers.replicaset.controller import ReplicaSetReconciler, replica_set_controller
-from kedge.controllers.shared.kinds import AUTOSCALER
+from kedge.controllers.shared.kinds import AUTOSCALER, REPLICA_SET
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Commit
@@ -169,6 +169,30 @@ def test_without_measurements_nothing_changes_and_the_status_shows_it() -> None:
         assert found is not None
         assert found.view.spec.replicas == 2
         assert condition_of(reader, "ScalingActive") == ("False", "FailedGetResourceMetric", 1)
+        working.cancel()
+
+    without_faults(cluster_program)
+
+
+def test_a_replica_set_without_a_deployment_is_scaled_too() -> None:
+    async def cluster_program(sim: Simulation) -> None:
+        cluster, hands, reader = await setup(sim)
+        working = asyncio.create_task(hands.run())
+        spec = deployment("set", replicas=2)["spec"]
+        body = {
+            "metadata": {"name": "set", "namespace": "default"},
+            "spec": {name: spec[name] for name in ("replicas", "selector", "template")},
+        }
+        await cluster.authority.create(REPLICA_SET, body)
+        hands.load_milli = 600
+        target = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set"}
+        scaled = autoscaler()
+        scaled["metadata"]["name"], scaled["spec"]["scaleTargetRef"] = "set", target
+        await cluster.authority.create(AUTOSCALER, scaled)
+        await asyncio.sleep(120)
+        found = reader.get(Key(REPLICA_SET.key_kind, "default", "set"))
+        assert found is not None
+        assert found.view.spec.replicas > 2
         working.cancel()
 
     without_faults(cluster_program)

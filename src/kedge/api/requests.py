@@ -33,6 +33,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The user, as authentication established it."""
     origin: Origin = NO_ORIGIN
     """The operation id of a write, and the decision behind the request."""
+    acting_as: str = ""
+    """The user that the sender impersonates for this request; itself if it is empty."""
 
 
 class GetOptions(RequestOptions, frozen=True, kw_only=True):
@@ -488,5 +490,7 @@ def named(request: Request[Reply], caller: str, groups: tuple[str, ...] = ()) ->
     if request.reads:
         return request
     replace, options = msgspec.structs.replace, request.options
+    if options.acting_as:
+        caller, groups = options.acting_as, ()
     origin = options.origin._replace(caller=caller, groups=groups)
     return replace(request, options=replace(options, caller=caller, origin=origin))

@@ -78,6 +78,11 @@ DISRUPTION_BUDGETS_KIND: Final = "DisruptionBudgets.kedge.dev"
 """The set of budgets of a namespace."""
 DEFAULT_PRIORITY_KIND: Final = "DefaultPriority.kedge.dev"
 """Which PriorityClass is the default."""
+ENCRYPTION_KEYS_KIND: Final = "EncryptionKeys.kedge.dev"
+"""Which encryption keys the store needs. The server writes it when it starts, and when keys are rotated."""
+
+ROTATE_KEYS_PATH: Final = "/kedge/rotate-encryption-keys"
+"""The path to which a POST writes every encrypted value again."""
 
 # -- labels and annotations of Kubernetes ----------------------------------------------------------
 

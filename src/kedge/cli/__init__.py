@@ -43,6 +43,7 @@ VERBS = {
     "scale": "Set the number of replicas of a workload.",
     "scenario": "Run an incident on a simulated cluster and print its timeline.",
     "scheduler": "Run a scheduler, in a process of its own.",
+    "secrets": "Make and rotate the keys that encrypt Secrets at rest.",
     "server": "Serve the API over HTTPS.",
     "store": "Verify the file of a store, and salvage a damaged one.",
     "timeline": "Print the changes of an object and of everything it owns.",

@@ -40,12 +40,18 @@ def controllers(
     """Run every controller until SIGTERM. One of several such processes leads; the others stand by with warm caches."""
 
     async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+        from kedge.cli.controller_identities import ControllerIdentities
         from kedge.cli.wiring import ControlPlane, run_until
 
         with own_log_folder(state, "controllers") as folder:
             async with span_sender(otlp_endpoint) as send_spans:
                 plane = ControlPlane(
-                    transport, env, decisions=folder, component="controllers", schedulers=(), send_spans=send_spans
+                    ControllerIdentities(transport),
+                    env,
+                    decisions=folder,
+                    component="controllers",
+                    schedulers=(),
+                    send_spans=send_spans,
                 )
                 await run_until(plane, stop)
 

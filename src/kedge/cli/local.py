@@ -24,7 +24,9 @@ from kedge.agent.process.system_info import read_system_info
 from kedge.agent.process.volumes import unmount_volumes
 from kedge.api.access import CONTROLLERS, MASTERS, NODES, SCHEDULERS
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
+from kedge.cli.controller_identities import ControllerIdentities, controller_roles
 from kedge.cli.debug_pages import add_debug_pages
+from kedge.cli.encryption_keys import make_cipher, start_cipher
 from kedge.cli.live_faults.fault_socket import FaultSocket
 from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
 from kedge.cli.server import client_host, ensure_identity, start_https, url_of
@@ -85,13 +87,21 @@ class LocalCluster:
 
 @asynccontextmanager
 async def local_cluster(
-    state: Path, host: str, port: int, nodes: int, env: Env | None = None, *, send_spans: SendSpans | None = None
+    state: Path,
+    host: str,
+    port: int,
+    nodes: int,
+    env: Env | None = None,
+    *,
+    send_spans: SendSpans | None = None,
+    encryption_keys: Path | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
     env = env or system_env()
     identity = ensure_identity(state, host, env)
-    store = await StoreChoice().open(state, env)
-    service = Service(store, env, token_keys=identity.token_keys)
+    cipher = make_cipher(encryption_keys, env)
+    store = await StoreChoice().open(state, env, cipher=cipher)
+    service = Service(store, env, token_keys=identity.token_keys, cipher=cipher)
     client = Client(DirectTransport(service, caller=UP_USER, groups=(MASTERS,)), env, component="up")
     server = ApiServer(service, env, agents_tls=identity.agents_tls)
     tasks: list[asyncio.Task[Any]] = []
@@ -101,33 +111,25 @@ async def local_cluster(
     locks = ExitStack()
     faults = FaultSocket(state, env.limits)
     try:
+        await start_cipher(encryption_keys, cipher, store, env)
         await ensure_namespaces(client)
-        await service.ensure_default_roles()
+        await service.ensure_default_roles(controller_roles())
         bound = await start_https(server, identity, host, port)
-        inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS)
-        link = faults.add(FaultLink(CONTROL_PLANE, inner))
+        inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
+        link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
         plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=send_spans)
         service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
         tasks.append(env.spawn(plane.run(), name="control plane"))
-        authority = (state / "ca.crt").read_text()
-        access = ApiAccess(client_host(host), bound, authority)
+        access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
-            folder = node_folder(state, name)
-            locks.enter_context(folder_lock(folder / AGENT_LOCK, "kedge agent"))
-            inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(NODES,))
-            agent_client = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
-            services = ServiceProxies(agent_client, env, folder, boot_id=boot_id())
-            driver = drivers[name] = ProcessDriver(folder, environment=os.environ, limits=env.limits, services=services)
-            endpoints.append(AgentEndpoint(driver, env))
-            address = await start_endpoint(endpoints[-1], "127.0.0.1", 0, authority)
-            machine = machine_of(name, zone, address, await driver.conditions())
-            agent = Agent(agent_client, env, driver, machine, plane.recorder, access)
-            tasks.append(env.spawn(services.run(), name=f"services of {name}"))
-            tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
+            locks.enter_context(folder_lock((folder := node_folder(state, name)) / AGENT_LOCK, "kedge agent"))
+            inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(NODES,), authorized=True)
+            own = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
+            tasks += await _start_agent(own, env, folder, (name, zone), access, plane.recorder, drivers, endpoints)
         await faults.start()
         cluster = LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)
         yield cluster
@@ -144,6 +146,30 @@ async def local_cluster(
             cluster.processes_left = sum(left)
         await store.close()
         locks.close()
+
+
+async def _start_agent(
+    client: Client,
+    env: Env,
+    folder: Path,
+    place: tuple[str, str],
+    access: ApiAccess,
+    recorder: Recorder,
+    drivers: dict[str, ProcessDriver],
+    endpoints: list[AgentEndpoint],
+) -> list[asyncio.Task[Any]]:
+    """Start the agent of a node; `place` is its name and zone. Its driver and endpoint are added for the end."""
+    name, zone = place
+    services = ServiceProxies(client, env, folder, boot_id=boot_id())
+    driver = drivers[name] = ProcessDriver(folder, environment=os.environ, limits=env.limits, services=services)
+    endpoints.append(AgentEndpoint(driver, env))
+    address = await start_endpoint(endpoints[-1], "127.0.0.1", 0, access.authority_pem)
+    machine = machine_of(name, zone, address, await driver.conditions())
+    agent = Agent(client, env, driver, machine, recorder, access)
+    return [
+        env.spawn(services.run(), name=f"services of {name}"),
+        env.spawn(agent.run(), name=f"agent {name}"),
+    ]
 
 
 async def leave_node(folder: Path, driver: ProcessDriver) -> int:

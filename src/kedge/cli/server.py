@@ -20,6 +20,8 @@ import click
 from kedge.api.access import MASTERS
 from kedge.api.wellknown import API_SERVERS_GROUP
 from kedge.cli.configuration.option import config_option
+from kedge.cli.controller_identities import controller_roles
+from kedge.cli.encryption_keys import ENCRYPTION_KEYS_OPTION, make_cipher, start_cipher
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
 from kedge.cli.listen_address import LISTEN_OPTION, WILDCARDS, parse_listen
 from kedge.cli.log_options import log_options
@@ -58,10 +60,19 @@ AGENT_CLIENT = "agent-client.pem"
     " in the kubeconfig. With --listen 0.0.0.0 the default is the machine's name and addresses.",
 )
 @store_options
+@ENCRYPTION_KEYS_OPTION
 @EVENT_LOOP_OPTION
 @log_options
 @config_option
-def server(state: Path, listen: str, advertise: str, store: StoreChoice, event_loop: str, limits: Limits) -> None:
+def server(
+    state: Path,
+    listen: str,
+    advertise: str,
+    store: StoreChoice,
+    encryption_keys: Path | None,
+    event_loop: str,
+    limits: Limits,
+) -> None:
     """Serve the API over HTTPS until SIGTERM or Ctrl-C.
 
     STATE/admin.kubeconfig makes kubectl an administrator.
@@ -69,7 +80,7 @@ def server(state: Path, listen: str, advertise: str, store: StoreChoice, event_l
     host, port = parse_listen(listen)
     with command_errors(state):
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        run_on(event_loop, _run(state, host, port, advertised_hosts(advertise), store, limits))
+        run_on(event_loop, _run(state, host, port, advertised_hosts(advertise), store, encryption_keys, limits))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -78,7 +89,13 @@ def advertised_hosts(text: str) -> tuple[str, ...]:
 
 
 async def _run(
-    state: Path, host: str, port: int, advertised: tuple[str, ...], choice: StoreChoice, limits: Limits
+    state: Path,
+    host: str,
+    port: int,
+    advertised: tuple[str, ...],
+    choice: StoreChoice,
+    keys: Path | None,
+    limits: Limits,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -86,13 +103,15 @@ async def _run(
         loop.add_signal_handler(each, stop.set)
     env = system_env(limits=limits)
     tune_collector()
-    store = await choice.open(state, env)
+    cipher = make_cipher(keys, env)
+    store = await choice.open(state, env, cipher=cipher)
     try:
+        await start_cipher(keys, cipher, store, env)
         identity = ensure_identity(state, host, env, advertised)
-        service = Service(store, env, token_keys=identity.token_keys)
+        service = Service(store, env, token_keys=identity.token_keys, cipher=cipher)
         inside = DirectTransport(service, caller=SERVER_USER, groups=(MASTERS,))
         await ensure_namespaces(Client(inside, env, component="server"))
-        await service.ensure_default_roles()
+        await service.ensure_default_roles(controller_roles())
         log = DecisionLog(state / DECISIONS / "server", env)
         service.record_to(Recorder(env, log=log))
         logging = env.spawn(log.run(), name="decision log")

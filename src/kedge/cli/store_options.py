@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kedge.env import Env
 from kedge.store import Store
+
+if TYPE_CHECKING:
+    from kedge.store.encryption import ValueCipher
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
@@ -46,15 +49,15 @@ class StoreChoice:
     def is_sqlite(self) -> bool:
         return self.url == "sqlite"
 
-    async def open(self, state: Path, env: Env, *, compactor: bool = True) -> Store:
-        """Open it; SQLite's file is in `state`."""
+    async def open(self, state: Path, env: Env, *, compactor: bool = True, cipher: ValueCipher | None = None) -> Store:
+        """Open it; SQLite's file is in `state`. Without a cipher, encrypted values are taken as they are."""
         if self.is_sqlite:
             from kedge.store.sqlite import SqliteStore
 
-            return await SqliteStore.open(state / "kedge.db", env)
+            return await SqliteStore.open(state / "kedge.db", env, cipher=cipher)
         from kedge.store.etcd import EtcdStore
 
-        return await EtcdStore.open(self.endpoints, env, **self.access(), compactor=compactor)
+        return await EtcdStore.open(self.endpoints, env, **self.access(), compactor=compactor, cipher=cipher)
 
     @property
     def endpoints(self) -> list[str]:

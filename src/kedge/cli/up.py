@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from kedge.cli.configuration.option import config_option, current_config
+from kedge.cli.encryption_keys import ENCRYPTION_KEYS_OPTION
 from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
 from kedge.cli.log_options import log_arguments, log_options
 from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
@@ -75,6 +76,7 @@ def no_cluster(state: Path, start: str = "kedge up") -> str:
 @click.option("--demo", is_flag=True, help="Run the example, break it, show the repair, and stop everything.")
 @click.option("--keep", is_flag=True, help="With --demo: leave the cluster running at the end, as --detach does.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not follow the stages of workloads.")
+@ENCRYPTION_KEYS_OPTION
 @OTLP_ENDPOINT_OPTION
 @log_options
 @config_option
@@ -86,6 +88,7 @@ def up(
     demo: bool,
     keep: bool,
     quiet: bool,
+    encryption_keys: Path | None,
     otlp_endpoint: str,
     limits: Limits,
 ) -> None:
@@ -108,11 +111,11 @@ def up(
         _demo(nodes, state if own else None, limits, keep=keep)
     elif detach:
         with command_errors(folder):
-            _detach(folder, listen, nodes, otlp_endpoint)
+            _detach(folder, listen, nodes, otlp_endpoint, encryption_keys)
     else:
         stop = f"stop it with `{with_state('kedge down', folder)}` first"
         with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up", next_step=stop):
-            asyncio.run(_run(folder, host, port, nodes, limits, otlp_endpoint, quiet=quiet))
+            asyncio.run(_run(folder, host, port, nodes, limits, otlp_endpoint, encryption_keys, quiet=quiet))
 
 
 def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None:
@@ -129,7 +132,7 @@ def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None
         raise click.Abort from error
 
 
-def _detach(folder: Path, listen: str, nodes: int, otlp_endpoint: str = "") -> None:
+def _detach(folder: Path, listen: str, nodes: int, otlp_endpoint: str = "", keys: Path | None = None) -> None:
     """Start `kedge up` in a session of its own, and wait until it serves."""
     from kedge.cli.state_folder import UP_LOCK, holder_of
     from kedge.errors import Unavailable
@@ -144,6 +147,8 @@ def _detach(folder: Path, listen: str, nodes: int, otlp_endpoint: str = "") -> N
     if (file := current_config().path) is not None:
         command += ["--config", str(file)]
     command += [*log_arguments(), "--otlp-endpoint", otlp_endpoint]
+    if keys is not None:
+        command += ["--encryption-keys", str(keys)]
     with (folder / LOG).open("wb") as log:
         started = subprocess.Popen(
             [*command, "--nodes", str(nodes)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -184,7 +189,7 @@ def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
 
 
 async def _run(
-    state: Path, host: str, port: int, nodes: int, limits: Limits, otlp_endpoint: str, *, quiet: bool
+    state: Path, host: str, port: int, nodes: int, limits: Limits, otlp_endpoint: str, keys: Path | None, *, quiet: bool
 ) -> None:
     from kedge.cli.local import local_cluster
     from kedge.env import system_env
@@ -194,7 +199,9 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with (
         span_sender(otlp_endpoint) as send_spans,
-        local_cluster(state, host, port, nodes, system_env(limits=limits), send_spans=send_spans) as cluster,
+        local_cluster(
+            state, host, port, nodes, system_env(limits=limits), send_spans=send_spans, encryption_keys=keys
+        ) as cluster,
     ):
         await _until_ready(cluster, nodes, stop)
         click.echo(introduction(cluster, nodes, state), err=True)

@@ -4,7 +4,7 @@ from kedge.runtime.action import Action, Next
 from kedge.runtime.context import Context, Held, Reconciler
 from kedge.runtime.controller import Controller, ControllerRuntime, ControllerStatistics
 from kedge.runtime.recheck import CutOff, ReceivedEvidence, RecordedEvidence, recheck
-from kedge.runtime.spec import ControllerSpec, WatchSpec, wake_itself, wake_owner
+from kedge.runtime.spec import ControllerSpec, WatchSpec, WriteRight, wake_itself, wake_owner, writes
 
 __all__ = [
     "Action",
@@ -20,7 +20,9 @@ __all__ = [
     "Reconciler",
     "RecordedEvidence",
     "WatchSpec",
+    "WriteRight",
     "recheck",
     "wake_itself",
     "wake_owner",
+    "writes",
 ]

@@ -70,6 +70,7 @@ from kedge.runtime.calls import NO_REPLY, CallReply, get_reply, list_reply, writ
 from kedge.runtime.event_writer import EventNote
 from kedge.runtime.fingerprints import content_fingerprint, input_fingerprints
 from kedge.runtime.queue import RunEffects
+from kedge.runtime.spec import check_right
 from kedge.runtime.status import plan_status
 
 _T = TypeVar("_T")
@@ -101,7 +102,9 @@ class Context:
         fence: Fence | None = None,
         recorded: bool = True,
         notes: FieldNotes | None = None,
+        rights: frozenset[tuple[str, str, str]] | None = None,
     ) -> None:
+        self._rights = rights
         self._client = client
         self._env = env
         self._caches = caches
@@ -412,6 +415,8 @@ class Context:
     ) -> tuple[Object, ...]:
         """Send one request under an operation id of its own, and record its outcome."""
         check(not self._ended, f"decision {self._decision.id} has ended: it sends no more requests")
+        if self._rights is not None:
+            check_right(request, self._rights, self._decision.controller)
         intent = intent_of(request, ensures=ensures)
         self._calls += 1
         operation = f"{self._decision.id}#{self._calls}"

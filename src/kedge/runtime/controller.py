@@ -94,6 +94,7 @@ class Controller:
         self._client = client
         self._env = env
         self._watches = spec.all_watches()
+        self._rights = spec.rights
         self._process = env.new_uid()[:8]
         self._own_caches = runtime.caches is None
         self.caches = CacheSet(client, env) if runtime.caches is None else runtime.caches
@@ -379,6 +380,7 @@ class Controller:
             fence=fence,
             recorded=recorder is not None,
             notes=notes,
+            rights=self._rights,
         )
         outcome: ItemOutcome | None = None
         lines = DECISION.set(decision.id)
@@ -390,10 +392,7 @@ class Controller:
                 raise
             # A task that the reconciler awaited was cancelled, not this worker: the run has failed.
             decision.result, outcome = "failed", ItemOutcome.failure(error)
-            env.spawn(
-                _raise(RuntimeError(f"{key}: the reconciler let a cancellation escape")),
-                name=self.name,
-            )
+            env.spawn(_raise(RuntimeError(f"{key}: the reconciler let a cancellation escape")), name=self.name)
         except Terminal as error:
             decision.result, outcome = "terminal", ItemOutcome.terminal(error)
         except OperatingError as error:

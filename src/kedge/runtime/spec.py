@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.errors import check
+from kedge.api.request_access import right_of
+from kedge.api.requests import Request
+from kedge.errors import Forbidden, check
 from kedge.keys import Key
 from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet, Index
 
@@ -39,6 +42,38 @@ class WatchSpec:
     in full."""
 
 
+class WriteRight(NamedTuple):
+    """One sort of write that a controller makes: its role has it, and no other."""
+
+    verb: str
+    """As authorization has it: `create`, `patch`, `delete`."""
+    kind: Kind | None
+    """None for every kind."""
+    subresource: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.verb, self.kind.key_kind if self.kind is not None else "*", self.subresource
+
+
+def writes(verbs: str, kind: Kind | None, subresource: str = "") -> tuple[WriteRight, ...]:
+    """Rights to some verbs on one kind."""
+    return tuple(WriteRight(verb, kind, subresource) for verb in verbs.split())
+
+
+def check_right(request: Request[Any], rights: frozenset[tuple[str, str, str]], controller: str) -> None:
+    """Raise `Forbidden` if a write is not among the declared ones: its role would not allow it either."""
+    if request.reads:
+        return
+    kind, (verb, part) = request.target.kind, right_of(request)
+    if (verb, kind, part) not in rights and (verb, "*", part) not in rights:
+        place = f"{kind}/{part}" if part else kind
+        raise Forbidden(
+            f"controller {controller} may not {verb} {place}: add it to `writes` of its ControllerSpec",
+            key=request.target if request.target.name else None,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSpec:
     """The declaration of a controller: everything about it that is the same in every process."""
@@ -51,6 +86,8 @@ class ControllerSpec:
     """Kinds whose objects wake the object that controls them; a `WatchSpec` where they need more indexes."""
     watches: Sequence[WatchSpec] = ()
     """Further kinds that it reads, and the keys that their changes wake."""
+    writes: Sequence[WriteRight] | None = None
+    """Every sort of write that it makes, besides Events: its role is derived from them. None does not restrict it."""
     indexes: Sequence[Index] = ()
     namespace: str = ""
     label_selector: str = ""
@@ -76,6 +113,10 @@ class ControllerSpec:
             f"controller {self.name} declares {', '.join(sorted(twice))} twice: put the indexes of an owned kind into"
             " one WatchSpec",
         )
+
+    @property
+    def rights(self) -> frozenset[tuple[str, str, str]] | None:
+        return None if self.writes is None else frozenset(each.place for each in self.writes)
 
     def all_watches(self) -> tuple[WatchSpec, ...]:
         """Every kind that it follows, its own first."""

@@ -257,7 +257,9 @@ def check_config_map(errors: ErrorList, config: ConfigMapSchema) -> None:
 
 
 def check_secret(errors: ErrorList, secret: SecretSchema) -> None:
-    size = _check_binary(errors, secret.data, "data") + _check_text(errors, secret.string_data, "stringData")
+    size = _check_binary(errors, secret.data, "data", hidden=True) + _check_text(
+        errors, secret.string_data, "stringData"
+    )
     if size > DATA_BYTES_MAX:
         errors.too_long("data", DATA_BYTES_MAX)
 
@@ -274,12 +276,13 @@ def _check_text(errors: ErrorList, values: Mapping[str, str], path: str) -> int:
     return sum(len(value.encode()) for value in values.values())
 
 
-def _check_binary(errors: ErrorList, values: Mapping[str, str], path: str) -> int:
+def _check_binary(errors: ErrorList, values: Mapping[str, str], path: str, *, hidden: bool = False) -> int:
+    """The size of the values. Errors do not show `hidden` ones: an error may be recorded."""
     size = 0
     for key, value in values.items():
         errors.name(f"{path}[{key}]", key, config_key_problem(key))
         try:
             size += len(base64.b64decode(value, validate=True))
         except (binascii.Error, ValueError):
-            errors.invalid(f"{path}[{key}]", value[:64], "must be base64")
+            errors.invalid(f"{path}[{key}]", "(hidden)" if hidden else value[:64], "must be base64")
     return size

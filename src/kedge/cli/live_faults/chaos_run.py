@@ -6,6 +6,7 @@ The judges are the simulator's: every commit invariant on the recorded history, 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -303,7 +304,7 @@ def keep_chaos(scenario: Scenario, result: ChaosResult, folder: Path) -> Path:
 
 
 def _sections(result: ChaosResult) -> Iterator[Section]:
-    encoder = RecordEncoder()
+    encoder = RecordEncoder(hiding_key=os.urandom(32))
     yield from map(parse_section, encoder.state(result.start))
     for event in result.outside:
         yield from map(parse_section, encoder.outside(event))

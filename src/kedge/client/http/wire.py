@@ -114,6 +114,8 @@ def _posted(request: Request[Any]) -> tuple[str, dict[str, Any]]:
 
 def _headers(options: RequestOptions) -> Headers:
     headers: Headers = []
+    if options.acting_as:
+        headers.append((http_headers.ACTING_AS, options.acting_as.encode("latin-1")))
     if options.origin.operation:
         headers.append((http_headers.OPERATION, options.origin.operation.encode("latin-1")))
     if options.origin.decision:

@@ -32,7 +32,7 @@ from kedge.controllers.shared.progress import is_unknown
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import BY_CONTROLLER, Stale
 
 NAME = "autoscaler"
@@ -216,6 +216,11 @@ def autoscaler_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=AUTOSCALER,
+            writes=(
+                *writes("patch", AUTOSCALER, "status"),
+                *writes("patch", DEPLOYMENT),
+                *writes("patch", REPLICA_SET),
+            ),
             watches=(
                 WatchSpec(kind=DEPLOYMENT),
                 WatchSpec(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),

@@ -21,7 +21,7 @@ from kedge.controllers.shared.holds import hold_off
 from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, JOB, POD, REPLICA_SET
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "disruption"
@@ -128,6 +128,7 @@ def budget_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=BUDGET,
+            writes=(*writes("patch", BUDGET, "status"),),
             watches=(
                 WatchSpec(kind=POD, keys_of=wake_covering),
                 WatchSpec(kind=REPLICA_SET, keys_of=wake_resized),

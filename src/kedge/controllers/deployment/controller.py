@@ -54,7 +54,7 @@ from kedge.controllers.shared.topology import topology_annotations
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import BY_CONTROLLER
 
 NAME = "deployment"
@@ -362,6 +362,11 @@ def deployment_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=DEPLOYMENT,
+            writes=(
+                *writes("patch", DEPLOYMENT),
+                *writes("patch", DEPLOYMENT, "status"),
+                *writes("create patch delete", REPLICA_SET),
+            ),
             watches=(
                 WatchSpec(kind=REPLICA_SET, keys_of=wake_set_owner, indexes=(BY_CONTROLLER, ORPHANS)),
                 WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_blocked(DEPLOYMENT, condition=REPLICA_FAILURE)),

@@ -25,7 +25,7 @@ from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, POD, SERVICE
 from kedge.env import Env
 from kedge.errors import Forbidden, Invalid, TooLarge
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "endpoints"
@@ -143,6 +143,7 @@ def endpoints_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=SERVICE,
+            writes=(*writes("create patch delete", ENDPOINT_SLICE),),
             owns=(ENDPOINT_SLICE,),
             watches=(WatchSpec(kind=POD, keys_of=wake_services), WatchSpec(kind=NODE)),
         ),

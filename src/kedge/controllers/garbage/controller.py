@@ -21,7 +21,7 @@ from kedge.controllers.shared.actions import requeue_at
 from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
 
 NAME = "garbage"
@@ -233,6 +233,7 @@ def garbage_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=_ALONE,
+            writes=(*writes("patch delete", None), *writes("create", KINDS.of_key_kind(EVENT_KIND))),
             indexes=(BY_OWNER,),
             watches=[
                 WatchSpec(kind=kind, keys_of=wake, indexes=(BY_OWNER,), resync=may_be_garbage)

@@ -46,7 +46,7 @@ from kedge.controllers.shared.templates import template_of
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache.indexes import by_label
 
 NAME = "job"
@@ -316,6 +316,12 @@ def job_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=JOB,
+            writes=(
+                *writes("delete", JOB),
+                *writes("patch", JOB, "status"),
+                *writes("create patch delete", POD),
+                *writes("patch", POD, "status"),
+            ),
             owns=(WatchSpec(kind=POD, indexes=(BY_JOB_NAME,)),),
             watches=(
                 WatchSpec(kind=ENDPOINT_SLICE, keys_of=wake_listed(JOB)),

@@ -22,7 +22,7 @@ from kedge.controllers.shared.kinds import NAMESPACE
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, NotFound
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, writes
 
 NAME = "namespace"
 FINALIZER = "kubernetes"
@@ -88,5 +88,15 @@ class NamespaceReconciler:
 def namespace_controller(runtime: ControllerRuntime) -> Controller:
     """The controller, ready to run."""
     return Controller(
-        ControllerSpec(name=NAME, kind=NAMESPACE), NamespaceReconciler(runtime.env, runtime.client.kinds), runtime
+        ControllerSpec(
+            name=NAME,
+            kind=NAMESPACE,
+            writes=(
+                *writes("delete", None),
+                *writes("patch", NAMESPACE, "status"),
+                *writes("patch", NAMESPACE, "finalize"),
+            ),
+        ),
+        NamespaceReconciler(runtime.env, runtime.client.kinds),
+        runtime,
     )

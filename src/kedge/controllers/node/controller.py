@@ -35,7 +35,7 @@ from kedge.controllers.shared.node_leases import lease_key
 from kedge.env import Env
 from kedge.errors import BadRequest, NotFound, TooManyRequests
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import BY_NODE, Cache, CacheChange, CacheSet
 
 NAME = "node-lifecycle"
@@ -299,6 +299,13 @@ def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=NODE,
+            writes=(
+                *writes("patch", NODE),
+                *writes("patch", NODE, "status"),
+                *writes("delete", POD),
+                *writes("patch", POD, "status"),
+                *writes("create", POD, "eviction"),
+            ),
             watches=(
                 WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=note_renewal),
                 WatchSpec(kind=POD, keys_of=wake_node_of_pod, indexes=(BY_NODE,)),

@@ -17,7 +17,7 @@ from kedge.controllers.shared.actions import requeue_at
 from kedge.controllers.shared.kinds import NAMESPACE, NODE_ALLOCATION, POD, RESOURCE_QUOTA, ZONE_QUOTA
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "quota"
@@ -85,6 +85,10 @@ def quota_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=NAMESPACE,
+            writes=(
+                *writes("patch", RESOURCE_QUOTA, "status"),
+                *writes("patch", ZONE_QUOTA, "status"),
+            ),
             watches=(
                 WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_uncounted),
                 WatchSpec(kind=ZONE_QUOTA, keys_of=wake_uncounted),

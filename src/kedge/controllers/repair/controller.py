@@ -26,7 +26,7 @@ from kedge.env import Env
 from kedge.errors import Conflict, NotFound
 from kedge.keys import Key
 from kedge.placement.ledger import ClaimState
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import CacheChange, CacheSet, Index
 
 RESERVATIONS, LEDGERS, BINDINGS = "reservation-repair", "ledger-repair", "binding-repair"
@@ -278,6 +278,7 @@ def reservation_repair_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=RESERVATIONS,
             kind=RESERVATION,
+            writes=(*writes("delete", RESERVATION), *writes("patch", RESERVATION, "status")),
             indexes=(BY_INTENT,),
             watches=(WatchSpec(kind=POD, keys_of=wake_reservation),),
         ),
@@ -291,6 +292,7 @@ def ledger_repair_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=LEDGERS,
             kind=NODE_ALLOCATION,
+            writes=writes("create", NODE_ALLOCATION, "ended"),
             watches=(
                 WatchSpec(kind=POD, keys_of=wake_ledger),
                 WatchSpec(kind=RESERVATION),
@@ -307,6 +309,7 @@ def binding_repair_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=BINDINGS,
             kind=POD,
+            writes=(*writes("delete", POD), *writes("patch", POD, "status")),
             watches=(
                 WatchSpec(kind=NODE, keys_of=wake_pods_of_node),
                 WatchSpec(kind=NODE_ALLOCATION, keys_of=wake_pods_of_node),

@@ -37,7 +37,7 @@ from kedge.controllers.shared.topology import parse_topology, pin_to_topology
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import BY_CONTROLLER
 
 NAME = "replicaset"
@@ -264,6 +264,11 @@ def replica_set_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=REPLICA_SET,
+            writes=(
+                *writes("patch", REPLICA_SET, "status"),
+                *writes("create patch delete", POD),
+                *writes("patch", POD, "status"),
+            ),
             indexes=(BY_CONTROLLER,),
             watches=(
                 WatchSpec(kind=POD, keys_of=wake_adopters, indexes=(BY_CONTROLLER, ORPHANS)),

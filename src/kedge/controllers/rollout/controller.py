@@ -28,7 +28,7 @@ from kedge.controllers.shared.node_leases import LeaseAges
 from kedge.controllers.shared.templates import template_digest, template_of
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec, writes
 from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
 from kedge.runtime.status import status_of
 
@@ -157,6 +157,11 @@ def rollout_controller(runtime: ControllerRuntime) -> Controller:
         ControllerSpec(
             name=NAME,
             kind=ROLLOUT,
+            writes=(
+                *writes("patch", ROLLOUT, "status"),
+                *writes("patch", DEPLOYMENT),
+                *writes("patch", POLICY),
+            ),
             watches=(
                 WatchSpec(kind=POLICY, keys_of=_wake_rollouts),
                 WatchSpec(kind=DEPLOYMENT, keys_of=_wake_rollouts),

@@ -107,7 +107,9 @@ class DecisionLog:
         """Records written to that segment."""
         self._sections = 0
         """Sections written to that segment: a complete segment ends with their number."""
-        self._encoder = RecordEncoder()
+        self._hiding_key = env.secret_bytes(32)
+        """Hides the values of Secrets in this log; it is in memory alone."""
+        self._encoder = RecordEncoder(hiding_key=self._hiding_key)
         self._index = IndexBuilder()
         """The index of the current segment, with records that are not yet written."""
         self._sources: list[Callable[[], None]] = []
@@ -380,7 +382,7 @@ class DecisionLog:
     def _end_segment(self) -> None:
         """Close the segment after its last whole batch. The next flush begins another, which stands alone."""
         check(not self._pending, "pending records refer to versions in the segment that ends")
-        self._encoder = RecordEncoder()
+        self._encoder = RecordEncoder(hiding_key=self._hiding_key)
         self._counted = set()
         index, self._index = self._index, IndexBuilder()
         if self._descriptor < 0:

@@ -20,6 +20,7 @@ from kedge.errors import KedgeError
 from kedge.kept import HEADER, Section, encode_end, encode_section, read_bytes
 from kedge.keys import Key, Origin, Revision
 from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, encode_plain
+from kedge.observe.records.hidden_values import HiddenValues
 from kedge.observe.records.history import (
     CommitRecord,
     CountsRecord,
@@ -94,8 +95,10 @@ class RecordEncoder:
     It holds at most `versions_max` versions; then it forgets all, and writes again what is referred to again.
     """
 
-    def __init__(self, versions_max: int = 1 << 62) -> None:
+    def __init__(self, versions_max: int = 1 << 62, *, hiding_key: bytes = b"") -> None:
+        """Values of Secrets are replaced by hashes with `hiding_key`; without one by the same text."""
         self._versions_max = versions_max
+        self._hidden = HiddenValues(hiding_key)
         self._known: dict[tuple[Key, Revision], tuple[int, bytes, Origin, Revision]] = {}
         """Number, value, origin and creation: not the object, which may hold its decoded view."""
         self._numbers = 0
@@ -132,7 +135,10 @@ class RecordEncoder:
         return CacheRead(step.cache, step.verb, step.about, step.place, step.revision, step.age_s, step.found, numbers)
 
     def _call(self, step: Call) -> Call:
-        return replace(step, reply=tuple(map(self._number, step.reply))) if step.reply else step
+        intent = self._hidden.intent(step.key, step.intent_json)
+        if not step.reply and intent is step.intent_json:
+            return step
+        return replace(step, intent_json=intent, reply=tuple(map(self._number, step.reply)))
 
     def state(self, state: StoreState) -> list[bytes]:
         return self._record(STATE, lambda: (state.revision, state.at, self._all(state.objects)))
@@ -210,6 +216,7 @@ class RecordEncoder:
         return list(map(self._number, objects))
 
     def _number(self, found: Object) -> int:
+        found = self._hidden.object(found)
         place = (found.key, found.revision)
         known = self._known.get(place)
         # A revision names one version of a key, but not of a dry run, nor of an object's last state once removed.

@@ -15,7 +15,7 @@ from kedge.api.access import Caller
 from kedge.api.http_batch import BATCH_PATH
 from kedge.api.requests import List, ListOptions
 from kedge.api.types import type_table
-from kedge.api.wellknown import METRICS_GROUP
+from kedge.api.wellknown import METRICS_GROUP, ROTATE_KEYS_PATH
 from kedge.env import Env
 from kedge.errors import NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable, check
 from kedge.server.http.access import OPEN_PATHS, Authenticator, acting_caller
@@ -161,6 +161,10 @@ class ApiHandler:
             return
         if path == BACKUP_PATH:
             await serve_backup(self._service, self._env, caller, exchange)
+            return
+        if path == ROTATE_KEYS_PATH.encode() and request.method == "POST":
+            self._check_path(caller, request)
+            exchange.respond(200, _encode(await self._service.rotate_keys(caller)))
             return
         if path == _BATCH_PATH and request.method == "POST":
             await serve_batch(self, request, exchange, self._env.limits)

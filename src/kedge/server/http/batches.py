@@ -17,7 +17,8 @@ from kedge.server.http.reply_head import Header
 _PATH = BATCH_PATH.encode()
 _METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _INHERITED = (b"authorization", IMPERSONATION)
-"""Beginnings of the headers of an identity, which is that of the whole batch, whatever a call names."""
+"""Beginnings of the headers of an identity, which is that of the whole batch. A call may act as another user if the
+batch does not: it is authorized like a request that comes alone."""
 
 
 async def serve_batch(handler: Handler, request: HttpRequest, exchange: Exchange, limits: Limits) -> None:
@@ -55,7 +56,8 @@ def _request_of(call: BatchCall, batch: HttpRequest) -> HttpRequest:
         target = call.target.encode("ascii")
     except UnicodeEncodeError as error:
         raise BadRequest("a path or a header of a call is not ASCII: quote it") from error
-    for name in [each for each in found.headers if each.startswith(_INHERITED)]:
+    acts = any(name.startswith(IMPERSONATION) for name in batch.headers)
+    for name in [each for each in found.headers if each.startswith(_INHERITED if acts else _INHERITED[:1])]:
         del found.headers[name]
     found.headers.update({name: sent for name, sent in batch.headers.items() if name.startswith(_INHERITED)})
     found.method = call.method

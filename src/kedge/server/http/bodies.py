@@ -83,10 +83,17 @@ def _yaml(body: bytes, limits: Limits) -> dict[str, Any]:
     try:
         found = yaml.constructor.SafeConstructor().construct_document(root)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise BadRequest(f"the body is not YAML: {error}") from error
+        raise BadRequest(f"the body is not YAML: {_yaml_problem(error)}") from error
     if not isinstance(found, dict):
         raise BadRequest("the body is not an object: send one object")
     return found
+
+
+def _yaml_problem(error: Exception) -> str:
+    """The problem and its place, without the text around it: the body may be a Secret."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return type(error).__name__
+    return f"{error.problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
 
 
 def _yaml_nodes(body: bytes, limits: Limits) -> yaml.Node:
@@ -98,7 +105,7 @@ def _yaml_nodes(body: bytes, limits: Limits) -> yaml.Node:
             raise BadRequest("the body has YAML aliases, which are not read: repeat the values")
         root: yaml.Node | None = yaml.compose(body, Loader=_YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not YAML: {error}") from error
+        raise BadRequest(f"the body is not YAML: {_yaml_problem(error)}") from error
     if root is None:
         raise BadRequest("the body is empty: send one object")
     return root

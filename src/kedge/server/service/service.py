@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from kedge.api.access import Caller
 from kedge.api.kinds import KINDS, Registry
 from kedge.api.objects import Object
 from kedge.api.requests import (
@@ -35,7 +36,7 @@ from kedge.api.requests import (
 from kedge.api.verbs import Verbs
 from kedge.env import Env
 from kedge.errors import MethodNotAllowed, OperatingError
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.observe.recording.recorder import Recorder
 from kedge.server.service import (
     account_tokens,
@@ -54,6 +55,7 @@ from kedge.server.service import (
 from kedge.server.service.access.aggregation import store_aggregated_rules
 from kedge.server.service.access.authorizer import Authorizer
 from kedge.server.service.access.default_roles import ensure_default_roles
+from kedge.server.service.access.role_table import DefaultRole
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.admission_records import AdmissionRecords
 from kedge.server.service.core import Core
@@ -61,6 +63,7 @@ from kedge.server.service.fast import memory_get
 from kedge.server.service.version_origins import VersionOrigin
 from kedge.store import Store
 from kedge.store.backup import Exporter, StoreExport
+from kedge.store.encryption import RotationResult, ValueCipher, rotate
 
 
 def _update(core: Core, request: Update) -> Coroutine[Any, Any, Written]:
@@ -104,8 +107,11 @@ class Service(Verbs):
         kinds: Registry = KINDS,
         admission: AdmissionChain | None = None,
         token_keys: account_tokens.TokenKeys | None = None,
+        cipher: ValueCipher | None = None,
     ) -> None:
-        """`token_keys` sign and check tokens of ServiceAccounts; without them there are none."""
+        """`token_keys` sign and check tokens of ServiceAccounts; without them there are none. `cipher` is the one that
+        the store was opened with."""
+        self._cipher = cipher
         self._core = Core(store, env, kinds, admission or AdmissionChain(), token_keys)
         self._aggregation: asyncio.Task[None] | None = None
 
@@ -128,9 +134,10 @@ class Service(Verbs):
         if self._aggregation is not None:
             self._aggregation.cancel()
 
-    def ensure_default_roles(self) -> Coroutine[Any, Any, int]:
-        """Write default roles and bindings that are missing. Needs the namespace kube-system."""
-        return ensure_default_roles(self._core)
+    def ensure_default_roles(self, more: Sequence[DefaultRole] = ()) -> Coroutine[Any, Any, int]:
+        """Write default roles and bindings that are missing, and `more` of components. Needs the namespace
+        kube-system."""
+        return ensure_default_roles(self._core, more)
 
     def record_to(self, recorder: Recorder) -> None:
         """From now on record what admission changes and refuses."""
@@ -173,6 +180,13 @@ class Service(Verbs):
         if not isinstance(self._core.store, Exporter):
             raise MethodNotAllowed("this store cannot be backed up through a server: back up the store itself")
         return await self._core.store.export()
+
+    async def rotate_keys(self, caller: Caller) -> RotationResult:
+        """Write every encrypted value again with the first key. Raises `MethodNotAllowed`, `Misconfigured`."""
+        if self._cipher is None:
+            raise MethodNotAllowed("this server has no store with encryption: ask one that has")
+        origin = Origin("", "", caller.user, caller.recorded_groups)
+        return await rotate(self._core.store, self._cipher, self._core.env.limits, origin)
 
     async def run_upkeep(self) -> None:
         """Forget old operation ids and expired Events, for ever. The composition root spawns it."""

@@ -89,6 +89,7 @@ class Host:
             random=source,
             new_uid=lambda: uid_from(source),
             spawn=self._spawn_here(),
+            secret_bytes=source.randbytes,
             limits=limits or Limits(),
             metrics=metrics or Metrics(series_max=(limits or Limits()).metric_series_max),
         )

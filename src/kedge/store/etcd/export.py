@@ -14,11 +14,15 @@ Range = Callable[..., Awaitable[tuple[MetaEntry, Any]]]
 
 
 async def export_pages(read: Range, layout: Layout, at: Revision, page: int) -> AsyncIterator[Sequence[Entry]]:
-    """`read` is the store's linearizable range. Raises `Compacted` if history moves on meanwhile: begin again."""
+    """Values are as etcd has them. `read` is the store's linearizable range.
+
+    Raises:
+        Compacted: history moved on meanwhile. Begin again.
+    """
     start = layout.objects
     while True:
         meta_entry, found = await read(at, key=start, range_end=layout.objects_end, limit=page)
-        yield [layout.entry(kv, meta_entry.meta) for kv in found.kvs]
+        yield [layout.stored_entry(kv, meta_entry.meta) for kv in found.kvs]
         if not found.more:
             return
         start = found.kvs[-1].key + b"\0"

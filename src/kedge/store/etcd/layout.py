@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kedge.errors import Misconfigured
 from kedge.keys import NO_ORIGIN, Key, Origin, Revision
 from kedge.store.contract import RESTORE_BUMP, Entry
+from kedge.store.encryption import ValueCipher
 
 NEVER = -1
 """A revision that no key has. Not 0, which to etcd means that the key is absent."""
@@ -129,6 +131,11 @@ class Meta(msgspec.Struct, frozen=True):
     def restored(self, incarnation: str, cluster: str, *, since: int) -> Meta:
         return Meta(incarnation, cluster, (*self.eras, Era(since, self.offset + RESTORE_BUMP)))
 
+    def check_finished(self, prefix: bytes) -> None:
+        """Raise `Misconfigured` if a restore to this prefix was begun and not finished."""
+        if self.restoring:
+            raise Misconfigured(f"a restore to {prefix.decode()} is not finished: run it again first")
+
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
@@ -140,7 +147,9 @@ class Meta(msgspec.Struct, frozen=True):
 class Layout:
     """The keys under one prefix."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, cipher: ValueCipher | None = None) -> None:
+        """`cipher` encrypts values in etcd; without one they are taken as they are."""
+        self._cipher = cipher
         base = prefix.rstrip("/").encode()
         self.start, self.end = base + b"/", base + b"0"  # `0` follows `/`: the range is the whole prefix
         self.objects, self.objects_end = base + b"/objects/", base + b"/objects0"
@@ -162,6 +171,20 @@ class Layout:
 
     def entry(self, kv: Any, meta: Meta) -> Entry:
         """The object version in etcd's `KeyValue`."""
+        found = self.stored_entry(kv, meta)
+        if self._cipher is None or not kv.value:
+            return found
+        value = self._cipher.open(found.key, found.value)
+        return found if value is found.value else Entry(found.key, value, found.created, found.modified, found.origin)
+
+    def stored_entry(self, kv: Any, meta: Meta) -> Entry:
+        """The object version with its value as etcd has it."""
         value, origin = decode_value(kv.value) if kv.value else (b"", NO_ORIGIN)
         created, modified = meta.kedge_revision(kv.create_revision), meta.kedge_revision(kv.mod_revision)
         return Entry(self.parse(kv.key), value, created, modified, origin)
+
+    def value(self, key: Key, value: bytes, origin: Origin) -> bytes:
+        """The form of a value in etcd."""
+        if self._cipher is not None and key.kind in self._cipher.sealed_kinds:
+            value = self._cipher.seal(key, value)
+        return encode_value(value, origin)

@@ -13,19 +13,11 @@ from typing import Any
 
 from kedge.backoff import Backoff
 from kedge.env import Env
-from kedge.errors import (
-    BadRequest,
-    Compacted,
-    Conflict,
-    Fenced,
-    Misconfigured,
-    OperatingError,
-    OutcomeUnknown,
-    Unavailable,
-)
+from kedge.errors import BadRequest, Compacted, Conflict, Fenced, OperatingError, OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.backup import StoreExport
 from kedge.store.contract import Check, Entry, Listing, Reading, StoreStatistics, StoreWatch, Write, check_commit
+from kedge.store.encryption import ValueCipher
 from kedge.store.etcd import messages as m
 from kedge.store.etcd.access import EtcdLogin, EtcdTls
 from kedge.store.etcd.chain import Chain, HistoryGap
@@ -54,8 +46,9 @@ _POLL = Backoff(0.005, 0.2)
 class EtcdStore:
     """Implements `Store`. Make one with `open`."""
 
-    def __init__(self, transport: EtcdTransport, layout: Layout, env: Env) -> None:
+    def __init__(self, transport: EtcdTransport, layout: Layout, env: Env, cipher: ValueCipher | None = None) -> None:
         self._env = env
+        self._cipher = cipher
         self._layout = layout
         self._transport = transport
         self._feeder = Feeder(env, transport, layout, self)
@@ -83,6 +76,7 @@ class EtcdStore:
         tls: EtcdTls | None = None,
         login: EtcdLogin | None = None,
         compactor: bool = True,
+        cipher: ValueCipher | None = None,
     ) -> EtcdStore:
         """Connect, and create the store under `prefix` if there is none.
 
@@ -91,13 +85,14 @@ class EtcdStore:
             tls: for a cluster with TLS.
             login: for a cluster with authentication.
             compactor: take turns with other openers at compacting history older than `Limits.history_s`.
+            cipher: encrypts values in etcd; without one they are taken as they are.
 
         Raises:
             Unavailable: no endpoint can be reached, or the cluster has no leader.
             Misconfigured: an address, certificate, authority, credential or version is wrong; the message names it.
         """
         transport = EtcdTransport(endpoints, env, tls=tls, login=login)
-        store = cls(transport, Layout(prefix), env)
+        store = cls(transport, Layout(prefix, cipher), env, cipher)
         try:
             store._feeder.start(await store.read_start())
             store._alarms.update(await release_alarms(transport))
@@ -131,6 +126,13 @@ class EtcdStore:
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
         check_commit(checks, writes, self._env.limits, origin=origin)
+        if self._cipher is not None and self._cipher.covers(writes):
+            return await self._cipher.commit(self, self._commit, checks, writes, fence, origin)
+        return await self._commit(checks, writes, fence, origin)
+
+    async def _commit(
+        self, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None, origin: Origin
+    ) -> Revision:
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
             meta_entry, seen = self._meta_entry, self.seen
@@ -470,12 +472,12 @@ class EtcdStore:
             seen = self.seen
             response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
             known = meta_entry_in(response)
+            if known is not None:
+                known.meta.check_finished(self._layout.start)
             cluster = cluster_of(response.header)
             fell_back = known == self._meta_entry and response.header.revision < seen
             if known is None:
                 meta = Meta(self._env.new_uid(), cluster)
-            elif known.meta.restoring:
-                raise Misconfigured(f"a restore to {self._layout.start.decode()} is not finished: run it again first")
             elif known.meta.cluster != cluster or fell_back:
                 meta = known.meta.restored(self._env.new_uid(), cluster, since=response.header.revision + 1)
             else:

@@ -13,7 +13,7 @@ from kedge.errors import check
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Put, Write
 from kedge.store.etcd import messages as m
-from kedge.store.etcd.layout import EtcdCommit, Layout, Meta, encode_value
+from kedge.store.etcd.layout import EtcdCommit, Layout, Meta
 from kedge.store.versions import Versions
 
 
@@ -143,5 +143,5 @@ def _present(layout: Layout, key: Key) -> Any:
 def _write_op(layout: Layout, write: Write, origin: Origin) -> Any:
     key = layout.key(write.key)
     if isinstance(write, Put):
-        return m.RequestOp(request_put=m.PutRequest(key=key, value=encode_value(write.value, origin)))
+        return m.RequestOp(request_put=m.PutRequest(key=key, value=layout.value(write.key, write.value, origin)))
     return m.RequestOp(request_delete_range=m.DeleteRangeRequest(key=key))

@@ -20,6 +20,7 @@ import msgspec
 
 from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 from kedge.store.contract import Change, Entry
+from kedge.store.encryption import ValueCipher
 from kedge.store.sqlite.checksums import (
     Fact,
     StoredRow,
@@ -250,8 +251,20 @@ def newest_revision(db: sqlite3.Connection) -> Revision:
     return max((newest or 0) >> SEQ_BITS, read_facts(db).compacted)
 
 
+def seal_rows(rows: list[StoredRow], cipher: ValueCipher) -> None:
+    """Encrypt the values of rows about to be inserted, where their kind is."""
+    kinds = cipher.sealed_kinds
+    for index, row in enumerate(rows):
+        if row[1] in kinds and row[8] is not None:
+            stored = (*row[:8], cipher.seal(Key(*row[1:4]), row[8]), *row[9:11])
+            rows[index] = (*stored, row_checksum(*stored))
+
+
 def load(
-    db: sqlite3.Connection, compacted: Revision, publish: Callable[[Revision, list[Change]], None]
+    db: sqlite3.Connection,
+    compacted: Revision,
+    publish: Callable[[Revision, list[Change]], None],
+    cipher: ValueCipher | None = None,
 ) -> Iterable[Entry]:
     """Read the log once: publish the changes after `compacted`, and return the newest versions.
 
@@ -275,6 +288,8 @@ def load(
             key = before.key
             if before.modified != previous:
                 before = None  # the version between was `latest_only` and is deleted
+        if cipher is not None and value is not None:
+            value = cipher.open(key, value)
         origin = origin_of(operation, decision, caller, groups)
         entry = Entry(key, value, created, at, origin) if value is not None else None
         if entry is not None:

@@ -31,6 +31,7 @@ from kedge.store.contract import (
     Change,
     Check,
     DeleteKey,
+    Entry,
     Listing,
     Reading,
     StoreStatistics,
@@ -39,6 +40,7 @@ from kedge.store.contract import (
     check_commit,
     latest_only_keys,
 )
+from kedge.store.encryption import ValueCipher
 from kedge.store.feed import Feed
 from kedge.store.sqlite import file
 from kedge.store.sqlite.alarms import Alarms
@@ -73,8 +75,9 @@ _Applied = tuple[Revision, Sequence[Change], Collection[Key]]
 class SqliteStore:
     """The contract on one file, which this process has locked. Open with `SqliteStore.open`."""
 
-    def __init__(self, env: Env, path: Path, opened: OpenedFile) -> None:
+    def __init__(self, env: Env, path: Path, opened: OpenedFile, cipher: ValueCipher | None = None) -> None:
         self._env = env
+        self._cipher = cipher
         self._limits = env.limits
         self._path = path
         self._db = db = opened.db
@@ -83,7 +86,7 @@ class SqliteStore:
         compacted = facts.compacted
         newest = file.newest_revision(db)
         self._feed = Feed(env, revision=compacted, compacted=compacted)
-        self._versions = Versions(file.load(db, compacted, self._feed.publish))
+        self._versions = Versions(file.load(db, compacted, self._feed.publish, cipher))
         self._feed.advance(newest)
         self._alarms = Alarms(env)
         if opened.lost:
@@ -108,14 +111,21 @@ class SqliteStore:
 
     @classmethod
     async def open(
-        cls, path: str | Path, env: Env, *, connection: type[sqlite3.Connection] = sqlite3.Connection
+        cls,
+        path: str | Path,
+        env: Env,
+        *,
+        connection: type[sqlite3.Connection] = sqlite3.Connection,
+        cipher: ValueCipher | None = None,
     ) -> SqliteStore:
-        """Open the store at `path`, or create it. A backup is recognised and restored.
+        """Open the store at `path`, or create it. A backup is recognised and restored. `cipher` encrypts values in the
+        file; without one they are taken as they are.
 
         Raises:
             Unavailable: another process has it open, or the disk is full. Free it, then open again.
             StoreDamaged: its content is not what a store wrote. Restore a backup, or salvage what is sound.
             Terminal: it is not a kedge store, or cannot be written. The message has the next step.
+            Misconfigured: the key of an encrypted value is missing or wrong.
         """
         path = Path(path)
         check(env.limits.commit_ops_max <= 1 << file.SEQ_BITS, "commit_ops_max is larger than the index in a row's id")
@@ -124,7 +134,7 @@ class SqliteStore:
         try:
             # The store times its checkpoints; SQLite's own are a fallback, should the count of pages be far off.
             db.execute(f"PRAGMA wal_autocheckpoint={4 * env.limits.wal_pages_max}")
-            store = cls(env, path, opened)
+            store = cls(env, path, opened, cipher)
         except BaseException as error:  # noqa: BLE001  every error is raised again, as the one for its cause
             close_file(db)
             raise_at_open(error, path)
@@ -249,6 +259,8 @@ class SqliteStore:
     def _write(self, applied: Sequence[_Applied], size: int) -> OperatingError | None:
         """Make the batch durable. If that fails, undo it in memory and return the error for its callers."""
         rows = [file.row_of(change, seq) for _, changes, _ in applied for seq, change in enumerate(changes)]
+        if self._cipher is not None and self._cipher.sealed_kinds:
+            file.seal_rows(rows, self._cipher)
         replaced = [
             (*file.place_of(change.previous), file.id_of(revision, seq))
             for revision, changes, latest_only in applied
@@ -412,8 +424,21 @@ class SqliteStore:
     async def export(self) -> StoreExport:
         """All of it at one revision, for a backup. Versions are frozen, so references to them are a snapshot."""
         self._check_open()
-        slices = sliced(tuple(self._versions), self._limits.backup_rows_max)
+        slices = sliced(self._stored(tuple(self._versions)), self._limits.backup_rows_max)
         return StoreExport("sqlite", self.incarnation, self._feed.revision, slices)
+
+    async def scrub(self) -> None:
+        """Rewrite the file without its free pages, which may hold parts of deleted versions. Blocks the event loop."""
+        self._check_open()
+        try:
+            self._db.execute("VACUUM")
+        except sqlite3.Error as error:
+            raise wrapped(error, self._path) from error
+        self._checkpoint("TRUNCATE")
+
+    def _stored(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Entries as the file has them, for a copy of it."""
+        return entries if self._cipher is None else self._cipher.seal_entries(entries)
 
     async def backup(self, path: str | Path) -> Revision:
         """Write a copy of everything at one revision to `path`, while the store serves on. Returns that revision.
@@ -430,7 +455,7 @@ class SqliteStore:
         revision, entries = self._feed.revision, sorted(self._versions, key=lambda entry: entry.modified)
         began_s = self._env.monotonic()
         await file.write_backup(
-            Path(path), entries, revision, self.incarnation, slice_rows=self._limits.backup_rows_max
+            Path(path), self._stored(entries), revision, self.incarnation, slice_rows=self._limits.backup_rows_max
         )
         self._backup_seconds.observe(self._env.monotonic() - began_s)
         return revision

@@ -49,12 +49,16 @@ class RoleWrite(NamedTuple):
     """The object that exists is deleted first: the role of a binding cannot change."""
 
 
-async def ensure_default_roles(core: Core) -> int:
-    """Write what is missing. Safe to repeat, also concurrently. Returns how many objects were written."""
-    keys = [key for role in DEFAULT_ROLES for key in _keys(role)]
+async def ensure_default_roles(core: Core, more: Sequence[DefaultRole] = ()) -> int:
+    """Write what is missing, of the roles of components in `more` too. Safe to repeat, also concurrently.
+
+    Returns how many objects were written.
+    """
+    roles = (*DEFAULT_ROLES, *more)
+    keys = [key for role in roles for key in _keys(role)]
     reading = await core.store.get(keys)
     found = {key: core.object_of(entry) for key, entry in zip(keys, reading.entries, strict=True) if entry is not None}
-    planned = plan_default_roles(DEFAULT_ROLES, found)
+    planned = plan_default_roles(roles, found)
     await asyncio.gather(*(_apply(core, each) for each in planned))
     return len(planned)
 
@@ -88,7 +92,7 @@ async def _apply(core: Core, write: RoleWrite) -> None:
 def _keys(role: DefaultRole) -> tuple[Key, ...]:
     kinds = (ROLE_KIND, ROLE_BINDING_KIND) if role.namespace else (CLUSTER_ROLE_KIND, CLUSTER_ROLE_BINDING_KIND)
     own = Key(kinds[0], role.namespace, role.name)
-    return (own, Key(kinds[1], role.namespace, role.name)) if role.groups else (own,)
+    return (own, Key(kinds[1], role.namespace, role.name)) if role.groups or role.users else (own,)
 
 
 def _metadata(role: DefaultRole, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -110,11 +114,15 @@ def _role_body(role: DefaultRole) -> dict[str, Any]:
 
 
 def _binding_body(role: DefaultRole) -> dict[str, Any]:
-    kind = "Role" if role.namespace else "ClusterRole"
+    role_kind = "Role" if role.namespace else "ClusterRole"
     return {
         "metadata": _metadata(role, {}),
-        "subjects": [{"kind": "Group", "apiGroup": RBAC_GROUP, "name": group} for group in role.groups],
-        "roleRef": {"apiGroup": RBAC_GROUP, "kind": kind, "name": role.name},
+        "subjects": [
+            {"kind": kind, "apiGroup": RBAC_GROUP, "name": name}
+            for kind, names in (("Group", role.groups), ("User", role.users))
+            for name in names
+        ],
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": role_kind, "name": role.name},
     }
 
 

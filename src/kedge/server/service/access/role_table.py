@@ -35,6 +35,8 @@ class DefaultRole(NamedTuple):
     """It has the rules of every role with the label of this name, and none of its own."""
     groups: tuple[str, ...] = ()
     """Groups that it is bound to."""
+    users: tuple[str, ...] = ()
+    """Users that it is bound to."""
     namespace: str = ""
 
 
@@ -130,14 +132,17 @@ _USERS: Final = (
     ),
 )
 
-_EVENT_WRITER: Final = rule("get create patch", "", "events")
+EVENT_WRITER: Final = rule("create patch", "", "events")
+EVENT_READER: Final = rule("get", "", "events")
+"""Before an Event is counted up, it is read."""
 _COMPONENTS: Final = (
     DefaultRole(
         "system:node",
         (
             rule(_READ, "", "nodes", "services"),  # the proxy of each node sends to every node
             rule(_READ, SLICES_GROUP, "endpointslices"),
-            _EVENT_WRITER,
+            EVENT_WRITER,
+            EVENT_READER,
         ),
         groups=(NODES,),
     ),
@@ -156,18 +161,18 @@ _COMPONENTS: Final = (
             rule("patch", KEDGE_GROUP, "schedulingpolicies/status"),
             rule("create", KEDGE_GROUP, "reservations/gang"),
             rule("delete", KEDGE_GROUP, "reservations"),
-            _EVENT_WRITER,
+            EVENT_WRITER,
+            EVENT_READER,
         ),
         groups=(SCHEDULERS,),
     ),
     DefaultRole(
         "kedge:controllers",
         (
-            # Garbage collection and the emptying of namespaces are about every kind.
-            rule("get list watch patch delete", "*", "*"),
-            rule("create", "", "namespaces", "pods", "pods/eviction", "events"),
-            rule("create", _APPS, "replicasets"),
-            rule("create", SLICES_GROUP, "endpointslices"),
+            # The process reads for its controllers, which share caches; garbage collection is about every kind. Each
+            # controller writes with a role of its own.
+            rule(_READ, "*", "*"),
+            rule("create", "", "namespaces"),
         ),
         groups=(CONTROLLERS,),
     ),

@@ -17,6 +17,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.server.service import AdmissionChain, Service
 from kedge.server.service.account_tokens import TokenKeys
+from kedge.server.service.credentials.signing_rules import CertificateSigner
 from kedge.store import Store
 from kedge.store.memory import MemoryStore
 
@@ -203,10 +204,14 @@ async def make_world(
     limits: Limits | None = None,
     admission: AdmissionChain | None = None,
     token_keys: TokenKeys | None = None,
+    certificate_signer: Callable[[Callable[[], datetime]], CertificateSigner] | None = None,
     store: Store | None = None,
 ) -> World:
     clock = Clock()
     env = make_env(clock=clock, limits=limits)
-    world = World(store or MemoryStore(env), env, clock, admission=admission, token_keys=token_keys)
+    signer = None if certificate_signer is None else certificate_signer(env.now)
+    world = World(
+        store or MemoryStore(env), env, clock, admission=admission, token_keys=token_keys, certificate_signer=signer
+    )
     await world.service.create(NAMESPACE, {"metadata": {"name": "default"}})
     return world

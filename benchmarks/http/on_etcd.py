@@ -21,10 +21,8 @@ async def creates_on_etcd(folder: Path, servers: int, count: int) -> dict[str, f
     found = {}
     with ExitStack() as stack:
         etcd = stack.enter_context(etcd_server(binary))
-        running = [
-            stack.enter_context(kedge_server(folder / f"on-etcd-{n}", "--store", f"etcd://{etcd.endpoint}"))
-            for n in range(servers)
-        ]
+        options = ("--store", f"etcd://{etcd.endpoint}", "--pki", str(folder / "pki"))
+        running = [stack.enter_context(kedge_server(folder / f"on-etcd-{n}", *options)) for n in range(servers)]
         for used in range(1, servers + 1):
             connections = [each for server in running[:used] for each in await connect(server, CONCURRENCY // used)]
             await send_all(connections, [request("POST", PODS, pod_json(f"warm-{used}-{n}")) for n in range(64)])

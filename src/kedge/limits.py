@@ -912,6 +912,29 @@ class Limits:
         metric="kedge_access_combinations",
     )
 
+    # -- certificates
+    certificate_s_max: float = bound(
+        31_536_000.0,
+        "longest time of a certificate that a request gets; a longer or no request gets this",
+        metric="kedge_service_certificates_total",
+        least=10.0,
+    )
+    certificate_check_s: float = bound(
+        60.0,
+        "pause between looks at the own certificate: a clock may be set while a component sleeps",
+        metric="kedge_certificate_left_seconds",
+    )
+    signing_request_done_s: float = bound(
+        3600.0,
+        "time that a signed, denied or failed request is kept, for its caller and for readers",
+        metric="kedge_service_credentials_expired_total",
+    )
+    signing_request_pending_s: float = bound(
+        86_400.0,
+        "time that a request waits for its approval",
+        metric="kedge_service_credentials_expired_total",
+    )
+
     # -- tokens of ServiceAccounts
     token_s_min: float = bound(
         600.0,

@@ -54,9 +54,14 @@ def revision_of(server: ServerProcess) -> int:
     return int(json.loads(server.kubectl("get", "--raw", "/api/v1/configmaps"))["metadata"]["resourceVersion"])
 
 
+def keys_in(folder: Path) -> tuple[str, str]:
+    """The keys of a server are not in its backup: the restored one is given them."""
+    return "--pki", str(folder / "pki")
+
+
 def test_a_running_server_is_backed_up_and_the_restored_one_is_far_ahead(tmp_path: Path) -> None:
     file = tmp_path / "cluster.backup"
-    with running_server(tmp_path / "first") as server:
+    with running_server(tmp_path / "first", *keys_in(tmp_path)) as server:
         fill(server)
         before, seen = objects(server), revision_of(server)
         kedge("backup", file, "--state", server.state)
@@ -64,7 +69,7 @@ def test_a_running_server_is_backed_up_and_the_restored_one_is_far_ahead(tmp_pat
     assert check_backup(file).objects >= len(before)
     assert file.stat().st_mode & 0o777 == 0o600
     kedge("restore", file, "--state", tmp_path / "second")
-    with running_server(tmp_path / "second") as server:
+    with running_server(tmp_path / "second", *keys_in(tmp_path)) as server:
         assert objects(server) == before
         assert revision_of(server) >= read_backup_head(file).revision + RESTORE_BUMP > seen
         refused = server.kubectl("get", "--raw", f"/api/v1/configmaps?watch=1&resourceVersion={seen}", check=False)
@@ -73,29 +78,29 @@ def test_a_running_server_is_backed_up_and_the_restored_one_is_far_ahead(tmp_pat
 
 
 def test_a_stopped_server_is_backed_up_from_its_folder(tmp_path: Path) -> None:
-    with running_server(tmp_path / "first") as server:
+    with running_server(tmp_path / "first", *keys_in(tmp_path)) as server:
         fill(server)
         before = objects(server)
     kedge("backup", tmp_path / "cluster.backup", "--state", tmp_path / "first")
     kedge("restore", tmp_path / "cluster.backup", "--state", tmp_path / "second")
-    with running_server(tmp_path / "second") as server:
+    with running_server(tmp_path / "second", *keys_in(tmp_path)) as server:
         assert objects(server) == before
 
 
 def test_a_cluster_moves_from_sqlite_to_etcd_and_back(etcd: EtcdServer, tmp_path: Path) -> None:
-    with running_server(tmp_path / "first") as server:
+    with running_server(tmp_path / "first", *keys_in(tmp_path)) as server:
         fill(server)
         before = objects(server)
         kedge("backup", tmp_path / "1.backup", "--kubeconfig", server.kubeconfig)
     store = ("--store", f"etcd://{etcd.endpoint}", "--etcd-prefix", "/moved")
     kedge("restore", tmp_path / "1.backup", *store)
-    with running_server(tmp_path / "on-etcd", *store) as server:
+    with running_server(tmp_path / "on-etcd", *store, *keys_in(tmp_path)) as server:
         assert objects(server) == before
         assert revision_of(server) > read_backup_head(tmp_path / "1.backup").revision + RESTORE_BUMP
         kedge("backup", tmp_path / "2.backup", *store)
         kedge("backup", tmp_path / "3.backup", "--kubeconfig", server.kubeconfig)
     kedge("restore", tmp_path / "2.backup", "--state", tmp_path / "back")
-    with running_server(tmp_path / "back") as server:
+    with running_server(tmp_path / "back", *keys_in(tmp_path)) as server:
         assert objects(server) == before
 
 

@@ -47,6 +47,10 @@ def test_kubectl_makes_accounts_and_tokens_and_a_token_is_the_account_and_may_do
     with running_server(tmp_path / "state") as server:
         server.kubectl("create", "namespace", "team-a")
         assert "default" in server.kubectl("get", "serviceaccounts", "-n", "team-a")
+        uid = ("get", "sa", "default", "-n", "team-a", "-o", "jsonpath={.metadata.uid}", "--ignore-not-found")
+        before = server.kubectl(*uid)
+        server.kubectl("delete", "serviceaccount", "default", "-n", "team-a")
+        until(lambda: server.kubectl(*uid) not in ("", before), "the default account is made again")
         server.kubectl("create", "serviceaccount", "builder")
         token = server.kubectl("create", "token", "builder", "--duration", "20m").strip()
         shown = whoami(server, token)

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.kit.api_server import ServerProcess, running_server
-
-
-def token_command(server: ServerProcess, *arguments: str, check: bool = True) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "kedge", "token", *arguments],
-        env=server.client_environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+from tests.kit.api_server import running_server
+from tests.kit.token_command import token_command
 
 
 def test_a_token_is_made_used_listed_and_revoked(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ LOCAL = {
     ("controllers/job/status.py", "final"): (COMPLETE, FAILED),
     ("controllers/namespace/status.py", "type_"): (CONTENT, FINALIZERS),
     ("controllers/shared/replicas.py", "type_"): ("Ready", "ContainersReady"),
+    ("server/service/credentials/signing_requests.py", "type_"): ("Approved", "Failed"),
     ("agent/core/node.py", "each.type"): ("ResourceLimits", "VolumeMounts"),
 }
 """Types that a variable has: by file and expression."""

@@ -48,7 +48,8 @@ FILLED = {
     "FUNCTION": "main", "GROUP": "team", "H1": "h1", "H2": "h2", "H3": "h3", "HOST": "127.0.0.1", "ID": "abc",
     "J": "2", "KIND": "pods", "KUBECONFIG": "file.yaml", "MODULE": "json", "N": "3", "NAME": "web",
     "NODE": "node-1", "POD": "web-1", "PORT": "6443", "PREFIX": "prefix", "S1": "s1", "S2": "s2", "S3": "s3",
-    "SHELL": "bash", "TARGET": "json:main", "TYPE": "pods", "VERB": "status",
+    "SHELL": "bash", "TARGET": "json:main", "TOKEN": "x", "TYPE": "pods", "URL": "https://127.0.0.1:6443",
+    "VERB": "status", "FOLDER": "folder",
 }  # fmt: skip
 """A value for each placeholder in the docs."""
 
@@ -209,7 +210,7 @@ def test_a_command_in_the_docs_works(command: str, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("kedge token create NAME", "Missing option '--user'"),
+        ("kedge token create NAME", "unexpected extra argument"),
         ("kedge get TYPE --nonsense", "No such option"),
         ("kedge scale TYPE NAME", "Missing option"),
         ("kedge rollout nonsense NAME", "kedge rollout has no verb nonsense"),

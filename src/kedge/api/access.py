@@ -20,6 +20,11 @@ SCHEDULERS: Final = "kedge:schedulers"
 CONTROLLERS: Final = "kedge:controllers"
 METRICS_READERS: Final = "kedge:metrics"
 """Monitoring systems: they read paths such as `/metrics`, and no objects."""
+BOOTSTRAPPERS: Final = "system:bootstrappers"
+"""Bearers of bootstrap tokens. Groups that begin with it and a colon are for one component each."""
+BOOTSTRAP_USER_PREFIX: Final = "system:bootstrap:"
+SCHEDULER_USER: Final = "system:kube-scheduler"
+CONTROLLERS_USER: Final = "system:kube-controller-manager"
 ACCOUNTS: Final = "system:serviceaccounts"
 ACCOUNT_USER_PREFIX: Final = "system:serviceaccount:"
 
@@ -71,6 +76,11 @@ def account_of_user(user: str) -> tuple[str, str] | None:
         return None
     namespace, colon, name = user.removeprefix(ACCOUNT_USER_PREFIX).partition(":")
     return (namespace, name) if colon and namespace and name and ":" not in name else None
+
+
+def joining_group(component: str) -> str:
+    """The group of bootstrap tokens for a component: agent, scheduler or controllers."""
+    return f"{BOOTSTRAPPERS}:kedge:{component}"
 
 
 def node_of(user: str, groups: tuple[str, ...]) -> str:

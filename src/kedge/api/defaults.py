@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kedge.api.bootstrap_tokens import hash_token_secret
 from kedge.api.codec import Draft, decode_json, encode_json
 from kedge.api.pod_resources import is_set_for_pods, total_of_containers
 from kedge.api.quantity import Quantity, parse_quantity
@@ -338,18 +339,17 @@ def _endpoint_slice(obj: _Json) -> bool:
 
 
 def _secret(obj: _Json) -> bool:
-    """`stringData` is stored encoded in `data`."""
+    """`stringData` is stored encoded in `data`, and the secret part of a bootstrap token as its hash."""
     changed = _set(obj, "type", "Opaque")
     plain = obj.get("stringData")
     data = obj.get("data")
-    if not isinstance(plain, dict) or not isinstance(data, dict | None):
-        return changed
-    if not all(isinstance(text, str) for text in plain.values()):
-        return changed
-    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in plain.items()}
-    obj["data"] = {**(data or {}), **encoded}
-    del obj["stringData"]
-    return True
+    texts = plain.values() if isinstance(plain, dict) else ()
+    if isinstance(plain, dict) and isinstance(data, dict | None) and all(isinstance(text, str) for text in texts):
+        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in plain.items()}
+        obj["data"] = {**(data or {}), **encoded}
+        del obj["stringData"]
+        changed = True
+    return hash_token_secret(obj) or changed
 
 
 def _scheduling_policy(spec: _Json) -> bool:

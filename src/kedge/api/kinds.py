@@ -315,6 +315,16 @@ _GROUPS = (
         view=views.RoleView, columns=(_Column("Created At", "date", ".metadata.creationTimestamp"),),
     ),
     Kind(
+        group="certificates.k8s.io", version="v1", kind="CertificateSigningRequest",
+        plural="certificatesigningrequests", singular="certificatesigningrequest", short_names=("csr",),
+        namespaced=False, subresources=frozenset({"approval", "status"}), view=views.CertificateSigningRequestView,
+        columns=(
+            _AGE, _Column("SignerName", path=".spec.signerName"), _Column("Requestor", path=".spec.username"),
+            _Column("RequestedDuration"), _Column("Condition"),
+        ),
+        selectable=frozenset({"spec.signerName"}),
+    ),
+    Kind(
         group="scheduling.k8s.io", version="v1", kind="PriorityClass", plural="priorityclasses",
         singular="priorityclass", short_names=("pc",), namespaced=False, view=views.PriorityClassView,
         has_generation=True,

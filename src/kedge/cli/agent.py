@@ -7,12 +7,13 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kedge.cli.component import SERVER_OPTION, run_component
+from kedge.cli.component import run_component
 from kedge.cli.configuration.option import config_option
-from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.cli.joining.options import IdentitySource, identity_options
 from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
@@ -22,10 +23,12 @@ from kedge.env import Env
 from kedge.errors import Unavailable
 from kedge.limits import Limits
 
+if TYPE_CHECKING:
+    from kedge.cli.joining.certificates import ComponentIdentity
+
 
 @click.command()
-@KUBECONFIG_OPTION
-@SERVER_OPTION
+@identity_options("agent")
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for all state.")
 @click.option("--name", default=socket.gethostname, show_default="the host's name", help="Name of the node.")
 @click.option("--zone", default="zone-a", show_default=True, help="Zone of the node.")
@@ -41,8 +44,7 @@ from kedge.limits import Limits
 @log_options
 @config_option
 def agent(
-    kubeconfig: tuple[Path, ...],
-    servers: tuple[str, ...],
+    source: IdentitySource,
     state: Path,
     name: str,
     zone: str,
@@ -67,7 +69,7 @@ def agent(
         services = ServiceProxies(client, env, state, boot_id=boot_id())
         driver = ProcessDriver(state, environment=os.environ, limits=env.limits, services=services)
         endpoint = AgentEndpoint(driver, env)
-        server = with_servers(read_kubeconfig(*kubeconfig), servers)[0]
+        server = with_servers(read_kubeconfig(*source.files), source.servers)[0]
         authorities = authorities_of(server)
         address = await start_endpoint(endpoint, host, port, authorities)
         if address is not None and host in WILDCARDS:
@@ -92,8 +94,13 @@ def agent(
         await endpoint.stop()
         await leave_node(state, driver)
 
+    def identity() -> ComponentIdentity:
+        from kedge.cli.joining.certificates import agent_identity
+
+        return agent_identity(name)
+
     with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
-        run_component(kubeconfig, servers, f"agent {name}", limits, work, metrics_listen=metrics_listen)
+        run_component(source, f"agent {name}", limits, work, identity=identity, metrics_listen=metrics_listen)
 
 
 async def facing_address(host: str, server: ServerAddress) -> str:

@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kedge.cli.event_loop import ASYNCIO, run_on
+from kedge.cli.joining.options import IdentitySource
 from kedge.cli.listen_address import parse_listen
 from kedge.cli.state_folder import DECISIONS, command_errors, folder_lock
 from kedge.cli.up import default_state
 from kedge.client.contract import Transport
 from kedge.client.http import FailoverTransport, read_kubeconfig, with_servers
-from kedge.client.http.failover import parse_server
 from kedge.env import Env, system_env
 from kedge.errors import Terminal, Unavailable
 from kedge.limits import Limits
 
+if TYPE_CHECKING:
+    from kedge.cli.joining.certificates import ComponentIdentity
 
-def server_url(text: str) -> str:
-    """The type of `--server`: an https URL."""
-    try:
-        parse_server(text)
-    except Terminal as error:
-        raise click.BadParameter(str(error)) from error
-    return text
-
-
-SERVER_OPTION = click.option(
-    "--server",
-    "servers",
-    type=server_url,
-    multiple=True,
-    metavar="URL",
-    help="An API server, instead of the kubeconfig's; repeat it for each server of the cluster.",
-)
 
 STATE_OPTION = click.option(
     "--state",
@@ -75,16 +60,17 @@ def _take_folder(held: ExitStack, parent: Path, component: str) -> Path:
 
 
 def run_component(
-    kubeconfigs: Sequence[Path],
-    servers: Sequence[str],
+    source: IdentitySource,
     name: str,
     limits: Limits,
     work: Work,
     *,
+    identity: Callable[[], ComponentIdentity],
     event_loop: str = ASYNCIO,
     metrics_listen: str | None = None,
 ) -> None:
-    """Run a component until SIGTERM or Ctrl-C. `work` gets the event that is set then."""
+    """Run a component until SIGTERM or Ctrl-C. `work` gets the event that is set then. A component that joins becomes
+    `identity`."""
     env = system_env(limits=limits)
 
     async def measured(transport: Transport, env: Env, stop: asyncio.Event) -> None:
@@ -92,7 +78,7 @@ def run_component(
             await work(transport, env, stop)
 
     with command_errors():
-        run_on(event_loop, _run(kubeconfigs, servers, name, env, measured))
+        run_on(event_loop, _run(source, identity, name, env, measured))
 
 
 @asynccontextmanager
@@ -112,19 +98,44 @@ async def _metrics_served(listen: str | None, name: str, env: Env) -> AsyncItera
         await listener.stop()
 
 
-async def _run(kubeconfigs: Sequence[Path], servers: Sequence[str], name: str, env: Env, work: Work) -> None:
+async def _run(
+    source: IdentitySource, identity: Callable[[], ComponentIdentity], name: str, env: Env, work: Work
+) -> None:
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
-    addresses = with_servers(read_kubeconfig(*kubeconfigs), servers)
+
+    def notify(text: str) -> None:
+        click.echo(f"{name} {text}", err=True)
+
+    membership = source.membership(identity(), env, notify) if source.join else None
+    if membership is not None and not await _finished(membership.ensure_joined(), stop):
+        return
+    addresses = with_servers(read_kubeconfig(*source.files), source.servers)
     transport = FailoverTransport(addresses, env)
-    click.echo(f"{name} uses {', '.join(each.url for each in addresses)}", err=True)
-    following = env.spawn(_follow(kubeconfigs, servers, transport, env), name="follow the kubeconfig")
+    notify(f"uses {', '.join(each.url for each in addresses)}")
+    beside = [env.spawn(_follow(source.files, source.servers, transport, env), name="follow the kubeconfig")]
+    if membership is not None:
+        beside.append(env.spawn(membership.run_renewals(transport), name="renew the certificate"))
     try:
         await work(transport, env, stop)
     finally:
-        following.cancel()
+        for task in beside:
+            task.cancel()
         await transport.close()
+
+
+async def _finished(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Wait for work; it is cancelled once `stop` is set. Returns whether it has finished."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        return False
+    await working
+    return True
 
 
 async def _follow(kubeconfigs: Sequence[Path], servers: Sequence[str], transport: FailoverTransport, env: Env) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kedge.cli.component import SERVER_OPTION, STATE_OPTION, own_log_folder, run_component
+from kedge.cli.component import STATE_OPTION, own_log_folder, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION
-from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.cli.joining.options import IdentitySource, identity_options
 from kedge.cli.listen_address import METRICS_OPTION
 from kedge.cli.log_options import log_options
 from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
@@ -18,10 +19,12 @@ from kedge.client.contract import Transport
 from kedge.env import Env
 from kedge.limits import Limits
 
+if TYPE_CHECKING:
+    from kedge.cli.joining.certificates import ComponentIdentity
+
 
 @click.command()
-@KUBECONFIG_OPTION
-@SERVER_OPTION
+@identity_options("controllers")
 @STATE_OPTION
 @METRICS_OPTION
 @EVENT_LOOP_OPTION
@@ -29,8 +32,7 @@ from kedge.limits import Limits
 @log_options
 @config_option
 def controllers(
-    kubeconfig: tuple[Path, ...],
-    servers: tuple[str, ...],
+    source: IdentitySource,
     state: Path,
     metrics_listen: str | None,
     event_loop: str,
@@ -55,6 +57,17 @@ def controllers(
                 )
                 await run_until(plane, stop)
 
+    def identity() -> ComponentIdentity:
+        from kedge.cli.joining.certificates import CONTROLLERS_IDENTITY
+
+        return CONTROLLERS_IDENTITY
+
     run_component(
-        kubeconfig, servers, "controllers", limits, work, event_loop=event_loop, metrics_listen=metrics_listen
+        source,
+        "controllers",
+        limits,
+        work,
+        identity=identity,
+        event_loop=event_loop,
+        metrics_listen=metrics_listen,
     )

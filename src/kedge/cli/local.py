@@ -29,7 +29,7 @@ from kedge.cli.debug_pages import add_debug_pages
 from kedge.cli.encryption_keys import make_cipher, start_cipher
 from kedge.cli.live_faults.fault_socket import FaultSocket
 from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
-from kedge.cli.server import client_host, ensure_identity, start_https, url_of
+from kedge.cli.server import ServerIdentity, client_host, ensure_identity, start_https, url_of
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, folder_lock
 from kedge.cli.store_options import StoreChoice
 from kedge.cli.wiring import ControlPlane, ensure_namespaces, stop_plane
@@ -101,7 +101,7 @@ async def local_cluster(
     identity = ensure_identity(state, host, env)
     cipher = make_cipher(encryption_keys, env)
     store = await StoreChoice().open(state, env, cipher=cipher)
-    service = Service(store, env, token_keys=identity.token_keys, cipher=cipher)
+    service = Service(store, env, token_keys=identity.token_keys, certificate_signer=identity.signer, cipher=cipher)
     client = Client(DirectTransport(service, caller=UP_USER, groups=(MASTERS,)), env, component="up")
     server = ApiServer(service, env, agents_tls=identity.agents_tls)
     tasks: list[asyncio.Task[Any]] = []
@@ -112,8 +112,7 @@ async def local_cluster(
     faults = FaultSocket(state, env.limits)
     try:
         await start_cipher(encryption_keys, cipher, store, env)
-        await ensure_namespaces(client)
-        await service.ensure_default_roles(controller_roles())
+        await _prepare(service, client, identity)
         bound = await start_https(server, identity, host, port)
         inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
@@ -122,6 +121,7 @@ async def local_cluster(
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
+        tasks.append(env.spawn(service.run_credentials(), name="credentials"))
         tasks.append(env.spawn(plane.run(), name="control plane"))
         access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
@@ -170,6 +170,13 @@ async def _start_agent(
         env.spawn(services.run(), name=f"services of {name}"),
         env.spawn(agent.run(), name=f"agent {name}"),
     ]
+
+
+async def _prepare(service: Service, client: Client, identity: ServerIdentity) -> None:
+    """Write and check what a server needs before it serves. Raises `Terminal` for other keys than the store's."""
+    await ensure_namespaces(client)
+    await service.check_keys(identity.shared_keys)
+    await service.ensure_default_roles(controller_roles())
 
 
 async def leave_node(folder: Path, driver: ProcessDriver) -> int:

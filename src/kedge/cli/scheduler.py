@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kedge.cli.component import SERVER_OPTION, STATE_OPTION, own_log_folder, run_component
+from kedge.cli.component import STATE_OPTION, own_log_folder, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION
-from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
+from kedge.cli.joining.options import IdentitySource, identity_options
 from kedge.cli.listen_address import METRICS_OPTION
 from kedge.cli.log_options import log_options
 from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
@@ -18,10 +19,12 @@ from kedge.client.contract import Transport
 from kedge.env import Env
 from kedge.limits import Limits
 
+if TYPE_CHECKING:
+    from kedge.cli.joining.certificates import ComponentIdentity
+
 
 @click.command()
-@KUBECONFIG_OPTION
-@SERVER_OPTION
+@identity_options("scheduler")
 @click.option("--name", default="", help="schedulerName of the pods that it places; the default scheduler's if empty.")
 @STATE_OPTION
 @METRICS_OPTION
@@ -30,8 +33,7 @@ from kedge.limits import Limits
 @log_options
 @config_option
 def scheduler(
-    kubeconfig: tuple[Path, ...],
-    servers: tuple[str, ...],
+    source: IdentitySource,
     name: str,
     state: Path,
     metrics_listen: str | None,
@@ -59,4 +61,17 @@ def scheduler(
                 )
                 await run_until(plane, stop)
 
-    run_component(kubeconfig, servers, "scheduler", limits, work, event_loop=event_loop, metrics_listen=metrics_listen)
+    def identity() -> ComponentIdentity:
+        from kedge.cli.joining.certificates import SCHEDULER
+
+        return SCHEDULER
+
+    run_component(
+        source,
+        "scheduler",
+        limits,
+        work,
+        identity=identity,
+        event_loop=event_loop,
+        metrics_listen=metrics_listen,
+    )

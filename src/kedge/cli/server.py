@@ -14,6 +14,7 @@ import ssl
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -37,10 +38,12 @@ from kedge.limits import Limits
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.agents import agent_client_context
+from kedge.server.http.certificate_signer import AuthoritySigner
 from kedge.server.http.certificates import ADMIN, Authority
 from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
 from kedge.server.http.token_keys import SigningKeys
 from kedge.server.service import Service
+from kedge.server.service.credentials.key_record import ServerKeys
 
 KUBECONFIG = "admin.kubeconfig"
 SERVER_USER = "system:kedge-server"
@@ -59,6 +62,15 @@ AGENT_CLIENT = "agent-client.pem"
     help="Names and addresses by which other machines reach the server: they are in its certificate, and the first is"
     " in the kubeconfig. With --listen 0.0.0.0 the default is the machine's name and addresses.",
 )
+@click.option(
+    "--pki",
+    type=click.Path(path_type=Path, file_okay=False),
+    show_default="the state folder",
+    help="Folder of the keys that all servers of one store share: ca.pem and service-accounts.pem.",
+)
+@click.option(
+    "--replace-keys", is_flag=True, help="Record the keys of this server in the store: the old ones are lost."
+)
 @store_options
 @ENCRYPTION_KEYS_OPTION
 @EVENT_LOOP_OPTION
@@ -68,6 +80,8 @@ def server(
     state: Path,
     listen: str,
     advertise: str,
+    pki: Path | None,
+    replace_keys: bool,
     store: StoreChoice,
     encryption_keys: Path | None,
     event_loop: str,
@@ -79,8 +93,11 @@ def server(
     """
     host, port = parse_listen(listen)
     with command_errors(state):
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        run_on(event_loop, _run(state, host, port, advertised_hosts(advertise), store, encryption_keys, limits))
+        for folder in (state, pki or state):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        keys = _KeyFiles(pki or state, encryption_keys, replace_keys)
+        address = _ServerAddress(host, port, advertised_hosts(advertise))
+        run_on(event_loop, _run(state, keys, address, store, limits))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -88,43 +105,56 @@ def advertised_hosts(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host.strip().strip("[]") for host in text.split(",") if host.strip()))
 
 
-async def _run(
-    state: Path,
-    host: str,
-    port: int,
-    advertised: tuple[str, ...],
-    choice: StoreChoice,
-    keys: Path | None,
-    limits: Limits,
-) -> None:
+class _ServerAddress(NamedTuple):
+    """Where a server listens, and the names by which others reach it."""
+
+    host: str
+    port: int
+    advertised: tuple[str, ...]
+
+
+class _KeyFiles(NamedTuple):
+    """The keys of a server."""
+
+    pki: Path
+    """The folder of the keys that all servers of one store share."""
+    encryption: Path | None
+    replace: bool
+    """Whether the keys in `pki` are recorded in the store instead of those before."""
+
+
+async def _run(state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, limits: Limits) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
     env = system_env(limits=limits)
     tune_collector()
-    cipher = make_cipher(keys, env)
+    cipher = make_cipher(keys.encryption, env)
     store = await choice.open(state, env, cipher=cipher)
     try:
-        await start_cipher(keys, cipher, store, env)
-        identity = ensure_identity(state, host, env, advertised)
-        service = Service(store, env, token_keys=identity.token_keys, cipher=cipher)
+        await start_cipher(keys.encryption, cipher, store, env)
+        identity = ensure_identity(state, address.host, env, address.advertised, pki=keys.pki)
+        service = Service(store, env, token_keys=identity.token_keys, certificate_signer=identity.signer, cipher=cipher)
         inside = DirectTransport(service, caller=SERVER_USER, groups=(MASTERS,))
         await ensure_namespaces(Client(inside, env, component="server"))
+        await service.check_keys(identity.shared_keys, replace=keys.replace)
         await service.ensure_default_roles(controller_roles())
         log = DecisionLog(state / DECISIONS / "server", env)
         service.record_to(Recorder(env, log=log))
         logging = env.spawn(log.run(), name="decision log")
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
+        credentials = env.spawn(service.run_credentials(), name="credentials")
         running = ApiServer(service, env, agents_tls=identity.agents_tls)
-        bound = await start_https(running, identity, host, port, advertised)
-        click.echo(f"serving {url_of(host, bound)}", err=True)
+        bound = await start_https(running, identity, *address)
+        click.echo(f"serving {url_of(address.host, bound)}", err=True)
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
         logging.cancel()
-        await asyncio.gather(logging, return_exceptions=True)
+        credentials.cancel()
+        await asyncio.gather(logging, credentials, return_exceptions=True)
         log.close()
         if upkeep.done() and not stop.is_set():
             cause = upkeep.exception()
@@ -143,12 +173,21 @@ class ServerIdentity:
     tls: ssl.SSLContext
     agents_tls: ssl.SSLContext
     token_keys: SigningKeys
+    signer: AuthoritySigner
     made_at: datetime
 
+    @property
+    def shared_keys(self) -> ServerKeys:
+        """Fingerprints of the keys that servers of one store share."""
+        return {"authority": (self.authority.fingerprint,), "tokens": self.token_keys.fingerprints}
 
-def ensure_identity(state: Path, host: str, env: Env, advertised: tuple[str, ...] = ()) -> ServerIdentity:
-    now = env.now()
-    authority = Authority.ensure(state, now)
+
+def ensure_identity(
+    state: Path, host: str, env: Env, advertised: tuple[str, ...] = (), *, pki: Path | None = None
+) -> ServerIdentity:
+    """`pki` is the folder of the keys that servers share, if it is another one."""
+    now, pki = env.now(), pki or state
+    authority = Authority.ensure(pki, now)
     reached = advertised or (machine_hosts() if host in WILDCARDS else ())
     hosts = sorted({host, "localhost", "127.0.0.1", "::1", *reached} - WILDCARDS)
     authority.ensure_serving(state / "serving.pem", hosts, now)
@@ -157,9 +196,10 @@ def ensure_identity(state: Path, host: str, env: Env, advertised: tuple[str, ...
     return ServerIdentity(
         state=state,
         authority=authority,
-        tls=tls_context(TlsFiles(serving=state / "serving.pem", authority=state / "ca.crt")),
+        tls=tls_context(TlsFiles(serving=state / "serving.pem", authority=pki / "ca.crt")),
         agents_tls=agent_client_context(state / AGENT_CLIENT),
-        token_keys=SigningKeys.ensure(state, authority),
+        token_keys=SigningKeys.ensure(pki, authority),
+        signer=AuthoritySigner(authority, env.now),
         made_at=now,
     )
 
@@ -178,6 +218,7 @@ async def start_https(
     running: ApiServer, identity: ServerIdentity, host: str, port: int, advertised: tuple[str, ...] = ()
 ) -> int:
     """Listen with this cluster's certificates, and write the administrator's kubeconfig. Returns the port."""
+    running.handler.authority_pem = identity.authority.own.certificate_pem.decode()
     try:
         bound = await running.start(host, port, identity.tls)
     except OSError as error:

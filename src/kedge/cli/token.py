@@ -1,4 +1,7 @@
-"""`kedge token`: create, list and delete bearer tokens. The server stores only their SHA-256, as Secrets."""
+"""`kedge token`: create, list and delete bearer tokens of users, and tokens with which components join.
+
+The server stores only their SHA-256, as Secrets.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,78 @@ from kedge.cli.kubeconfig_option import KUBECONFIG_OPTION
 from kedge.cli.state_folder import command_errors
 
 if TYPE_CHECKING:
+    from kedge.api.objects import Object
     from kedge.client.contract import Client
     from kedge.env import Env
 
 _T = TypeVar("_T")
+JOINING_S = 86_400.0
+"""A token for joining is used soon after it was made."""
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 
 
 @click.group()
 def token() -> None:
-    """Create, list and delete bearer tokens."""
+    """Create, list and delete tokens of users, and tokens with which components join."""
 
 
 @token.command()
 @KUBECONFIG_OPTION
-@click.option("--user", required=True, help="Name of the user.")
+@click.option(
+    "--for",
+    "component",
+    type=click.Choice(["agent", "scheduler", "controllers"]),
+    help="The component that joins with it; agent if there is no --user.",
+)
+@click.option("--user", default="", help="Name of the user: the token is for requests of this user.")
 @click.option("--group", "groups", multiple=True, help="A group of the user; may be repeated.")
-@click.option("--ttl", default="", help="How long it is valid, such as 24h; for ever if left out.")
-def create(kubeconfig: tuple[Path, ...], user: str, groups: tuple[str, ...], ttl: str) -> None:
-    """Make a token and print it. It is shown this once: the server has only its hash."""
+@click.option(
+    "--ttl", default="", help="How long it is valid, such as 24h. Without it: a day for joining, for ever for a user."
+)
+def create(kubeconfig: tuple[Path, ...], component: str | None, user: str, groups: tuple[str, ...], ttl: str) -> None:
+    """Make a token and print it. It is shown this once: the server has only its hash.
+
+    Without --user it is for `kedge agent --join URL --token TOKEN`, and has the hash of the cluster's authority.
+    """
+    if component and (user or groups):
+        raise click.UsageError("--for is for components that join, --user and --group for users: leave one out")
+    if user or groups:
+        _create_for_user(kubeconfig, user, groups, _seconds(ttl))
+    else:
+        _create_for_joining(kubeconfig, component or "agent", _seconds(ttl) or JOINING_S)
+
+
+def _create_for_joining(kubeconfig: tuple[Path, ...], component: str, valid_s: float) -> None:
+    from cryptography import x509
+
+    from kedge.api.access import joining_group
+    from kedge.api.bootstrap_tokens import bootstrap_secret
+    from kedge.api.wellknown import SECRET_KIND, SYSTEM_NAMESPACE
+    from kedge.cli.joining.join_token import JoinToken, new_bootstrap_token
+    from kedge.cli.local import authorities_of
+    from kedge.client.http import read_kubeconfig
+    from kedge.server.http.certificates import key_fingerprint
+
+    with command_errors():
+        authorities = authorities_of(read_kubeconfig(*kubeconfig))
+    if not authorities:
+        raise click.UsageError("the kubeconfig has no authority, whose hash is in the token: use admin.kubeconfig")
+    digest = key_fingerprint(x509.load_pem_x509_certificate(authorities.encode()))
+
+    async def work(client: Client, env: Env) -> str:
+        made = new_bootstrap_token()
+        expires = env.now() + timedelta(seconds=valid_s)
+        body = bootstrap_secret(made, [joining_group(component)], expires, f"kedge token create --for {component}")
+        await client.create(client.kinds.of_key_kind(SECRET_KIND), body, namespace=SYSTEM_NAMESPACE)
+        return str(JoinToken(digest, made))
+
+    click.echo(_run(kubeconfig, work))
+
+
+def _create_for_user(kubeconfig: tuple[Path, ...], user: str, groups: tuple[str, ...], valid_s: float | None) -> None:
     from kedge.api.tokens import SECRET_BYTES, format_token, token_secret
     from kedge.api.wellknown import SECRET_KIND, SYSTEM_NAMESPACE
 
-    valid_s = _seconds(ttl)
     if not user or any("\n" in text or not text for text in (user, *groups)):
         raise click.BadParameter("a user or group is a text without line breaks, and not empty")
 
@@ -59,13 +111,16 @@ def list_tokens(kubeconfig: tuple[Path, ...]) -> None:
     from kedge.api.requests import ListOptions
     from kedge.api.timestamps import format_time
     from kedge.api.tokens import parse_token_secret
-    from kedge.api.wellknown import SECRET_KIND, SYSTEM_NAMESPACE, TOKEN_TYPE
+    from kedge.api.wellknown import BOOTSTRAP_TOKEN_TYPE, SECRET_KIND, SYSTEM_NAMESPACE, TOKEN_TYPE
 
     async def work(client: Client, env: Env) -> str:
-        options = ListOptions(namespace=SYSTEM_NAMESPACE, field_selector=f"type={TOKEN_TYPE}")
-        listed = await client.list(client.kinds.of_key_kind(SECRET_KIND), options)
+        kind = client.kinds.of_key_kind(SECRET_KIND)
+        found_secrets: list[Object] = []
+        for secret_type in (TOKEN_TYPE, BOOTSTRAP_TOKEN_TYPE):
+            options = ListOptions(namespace=SYSTEM_NAMESPACE, field_selector=f"type={secret_type}")
+            found_secrets.extend((await client.list(kind, options)).objects)
         rows = [("ID", "USER", "GROUPS", "EXPIRES")]
-        for each in listed.objects:
+        for each in found_secrets:
             found = parse_token_secret(each.edit())
             if found is None:
                 rows.append((each.key.name, "<damaged>", "", "delete it with kubectl"))
@@ -85,9 +140,9 @@ def list_tokens(kubeconfig: tuple[Path, ...]) -> None:
 @click.argument("token_id", metavar="ID")
 def delete(kubeconfig: tuple[Path, ...], token_id: str) -> None:
     """Revoke the token ID: requests with it are refused from now on."""
-    from kedge.api.tokens import ID_PATTERN, token_key
+    from kedge.api.tokens import is_token_id, token_key
 
-    if not ID_PATTERN.fullmatch(token_id):
+    if not is_token_id(token_id):
         raise click.BadParameter(f"{token_id!r} is not the ID of a token: `kedge token list` prints them")
 
     async def work(client: Client, env: Env) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from typing import Any
 
@@ -179,6 +180,17 @@ _ALL: tuple[Json, ...] = (
         "system:all",
         subjects=[{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "people"}],
         roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:all"},
+    ),
+    _object(
+        "certificates.k8s.io/v1",
+        "CertificateSigningRequest",
+        "join",
+        spec={
+            "request": base64.b64encode(b"-----BEGIN CERTIFICATE REQUEST-----").decode(),
+            "signerName": "kubernetes.io/kube-apiserver-client",
+            "usages": ["client auth"],
+            "expirationSeconds": 600,
+        },
     ),
     _object("v1", "ResourceQuota", "quota", "team-a", spec={"hard": {"requests.cpu": "10", "pods": "5"}}),
     _object(

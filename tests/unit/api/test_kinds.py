@@ -53,6 +53,7 @@ def test_kinds_have_the_scope_and_subresources_kubernetes_gives_them() -> None:
         "Namespace", "Node", "PriorityClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
         "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "CustomResourceDefinition", "NodeAllocation",
         "SchedulingPolicy", "RecordingWindow", "ClusterRole", "ClusterRoleBinding",
+        "CertificateSigningRequest",
     }  # fmt: skip
     assert {kind.kind for kind in KINDS if kind.has("scale")} == {"Deployment", "ReplicaSet"}
     assert {"status", "binding", "eviction"} <= KINDS.resolve("po").subresources

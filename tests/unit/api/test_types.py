@@ -15,7 +15,10 @@ from kedge.errors import InvariantBroken
 TABLE = type_table()
 SOME_CONDITIONS = frozenset({"lastHeartbeatTime", "lastProbeTime", "lastUpdateTime"})
 """Times that conditions of some kinds have. One view serves all."""
-SHARED_VIEWS = frozenset({"NodeCondition.observedGeneration", "ResourceMetricStatus.container"})
+SHARED_VIEWS = frozenset({
+    "CertificateSigningRequestCondition.observedGeneration", "NodeCondition.observedGeneration",
+    "ResourceMetricStatus.container",
+})  # fmt: skip
 """Fields of a view that serves several types, and that kedge does not write into this one."""
 VOLUMES = frozenset({
     "ConfigMapVolumeSource", "SecretVolumeSource", "ConfigMapProjection", "SecretProjection", "DownwardAPIProjection",

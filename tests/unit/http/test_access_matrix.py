@@ -15,11 +15,13 @@ from tests.objects import NODE, World, asynchronous, node, pod
 from kedge.api.access import (
     ANONYMOUS,
     AUTHENTICATED,
+    BOOTSTRAPPERS,
     CONTROLLERS,
     METRICS_READERS,
     SCHEDULERS,
     UNAUTHENTICATED,
     Caller,
+    joining_group,
 )
 from kedge.api.kinds import KINDS
 from kedge.api.requests import Binding
@@ -37,6 +39,7 @@ CALLERS: dict[str, Caller] = {
     "viewer": Caller("viewer", (AUTHENTICATED,)),
     "editor": Caller("editor", (AUTHENTICATED,)),
     "tenant": Caller("tenant", (AUTHENTICATED,)),
+    "joining": Caller("system:bootstrap:abcdef", (BOOTSTRAPPERS, joining_group("agent"), AUTHENTICATED)),
     "own-agent": agent_of("node-a"),
     "other-agent": agent_of("node-b"),
     "scheduler": Caller("scheduler", (SCHEDULERS, AUTHENTICATED)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kedge.api.codec import parse_object
-from kedge.api.validation import core, kedge_dev, known_parts, pods, rbac, resize, workloads
+from kedge.api.validation import certificates, core, kedge_dev, known_parts, pods, rbac, resize, workloads
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.limit_ranges import check_limit_range
 from kedge.api.validation.metadata import check_metadata
@@ -47,6 +47,7 @@ from kedge.api.wellknown import (
     SCHEDULING_POLICY_KIND,
     SECRET_KIND,
     SERVICE_KIND,
+    SIGNING_REQUEST_KIND,
     ZONE_QUOTA_KIND,
 )
 from kedge.errors import FieldError, Invalid
@@ -94,6 +95,7 @@ _RULES: dict[str, Callable[[ErrorList, Any], None]] = {
     CLUSTER_ROLE_KIND: rbac.check_cluster_role,
     ROLE_BINDING_KIND: rbac.check_role_binding,
     CLUSTER_ROLE_BINDING_KIND: rbac.check_cluster_role_binding,
+    SIGNING_REQUEST_KIND: certificates.check_signing_request,
     RESERVATION_KIND: kedge_dev.check_reservation,
     NODE_ALLOCATION_KIND: kedge_dev.check_node_allocation,
     SCHEDULING_POLICY_KIND: kedge_dev.check_scheduling_policy,

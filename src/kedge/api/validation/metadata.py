@@ -24,6 +24,7 @@ from kedge.api.wellknown import (
     ROLE_BINDING_KIND,
     ROLE_KIND,
     SERVICE_KIND,
+    SIGNING_REQUEST_KIND,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _NAME_RULES: dict[str, Callable[[str], str]] = {
     CLUSTER_ROLE_KIND: path_segment_problem,
     ROLE_BINDING_KIND: path_segment_problem,
     CLUSTER_ROLE_BINDING_KIND: path_segment_problem,
+    SIGNING_REQUEST_KIND: path_segment_problem,
 }
 
 

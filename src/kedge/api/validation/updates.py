@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kedge.api.codec import same_json
+from kedge.api.validation.certificates import check_signing_update
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.wellknown import (
     CLUSTER_ROLE_BINDING_KIND,
@@ -26,6 +27,7 @@ from kedge.api.wellknown import (
     ROLLOUT_KIND,
     SECRET_KIND,
     SERVICE_KIND,
+    SIGNING_REQUEST_KIND,
 )
 from kedge.errors import Invalid
 from kedge.keys import Key
@@ -275,6 +277,7 @@ _RULES: dict[str, Callable[[ErrorList, Mapping[str, Any], Mapping[str, Any]], No
     ROLLOUT_KIND: _fixed("spec.target"),
     ROLE_BINDING_KIND: _check_role_ref,
     CLUSTER_ROLE_BINDING_KIND: _check_role_ref,
+    SIGNING_REQUEST_KIND: check_signing_update,
 }
 
 

@@ -13,6 +13,11 @@ from kedge.api.views.base import (
     ResourceList,
     View,
 )
+from kedge.api.views.certificates import (
+    CertificateSigningRequestSpec,
+    CertificateSigningRequestStatus,
+    CertificateSigningRequestView,
+)
 from kedge.api.views.core import (
     Affinity,
     Container,
@@ -98,6 +103,9 @@ __all__ = [
     "AllocatedPort",
     "AllocationEntry",
     "ApiStruct",
+    "CertificateSigningRequestSpec",
+    "CertificateSigningRequestStatus",
+    "CertificateSigningRequestView",
     "ClusterRoleBindingView",
     "ClusterRoleView",
     "Condition",

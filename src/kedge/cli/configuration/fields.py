@@ -20,7 +20,7 @@ LIMITS = "limits"
 VERBS = ("up", "server", "scheduler", "controllers", "agent")
 """Verbs that take `--config`; each has a section of its name."""
 SECTIONS = (*VERBS, LIMITS)
-ONLY_FLAGS = frozenset({"config", "detach", "demo", "keep", "help"})
+ONLY_FLAGS = frozenset({"config", "detach", "demo", "keep", "help", "replace_keys"})
 """Options about one call, which a file would make surprising."""
 
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list of texts"}

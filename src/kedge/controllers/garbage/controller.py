@@ -15,7 +15,14 @@ from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import OwnerReference
-from kedge.api.wellknown import EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, PRIORITY_CLASS_KIND, RECORDING_WINDOW_KIND
+from kedge.api.wellknown import (
+    EVENT_KIND,
+    LEASE_KIND,
+    NODE_ALLOCATION_KIND,
+    PRIORITY_CLASS_KIND,
+    RECORDING_WINDOW_KIND,
+    SIGNING_REQUEST_KIND,
+)
 from kedge.controllers.garbage.plan import FOREGROUND, ORPHAN, OwnerState, plan_finalizers, plan_garbage
 from kedge.controllers.shared.actions import requeue_at
 from kedge.env import Env
@@ -30,7 +37,7 @@ _ALONE = KINDS.of_key_kind(PRIORITY_CLASS_KIND)
 neither own nor are owned."""
 _UNSEEN_S = 1.0
 """Delay before dependents that no cache has are listed again: no event may ever report their end."""
-_NOT_COLLECTED = (EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, RECORDING_WINDOW_KIND)
+_NOT_COLLECTED = (EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, RECORDING_WINDOW_KIND, SIGNING_REQUEST_KIND)
 """Kinds that neither own nor are owned, so they are not watched: most of them change often."""
 
 

@@ -44,6 +44,8 @@ _OPENAPI_V2_TYPE = b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _BATCH_PATH = BATCH_PATH.encode()
 _PATH_VERBS = {"HEAD": "get"}
 """Verbs of requests for paths that are no resources; of the others the method is the verb."""
+AUTHORITY_PATH = b"/kedge/authority"
+"""The certificate of the authority, for components that join: it is public, and they check its hash."""
 DEBUG_PREFIX = b"/kedge/debug/"
 """Documents about the inside of the process: names of objects in every namespace, and texts of errors."""
 _LOG = logging.getLogger(__name__)
@@ -60,6 +62,8 @@ class ApiHandler:
         self._authenticator = authenticator
         self.ready = False
         """Whether `/readyz` answers 200."""
+        self.authority_pem = ""
+        """Certificate of the cluster's authority; empty on a server without one."""
         self._resources = Resources(service, env)
         self._reviews = Reviews(service, env)
         self._usage = UsageMetrics(service, env)
@@ -141,11 +145,7 @@ class ApiHandler:
 
     async def _answer(self, request: HttpRequest, exchange: Exchange) -> None:
         path = request.path
-        if path in OPEN_PATHS or path.startswith((b"/readyz/", b"/livez/", b"/healthz/")):
-            if path == b"/version":
-                self._version(request, exchange)
-            else:
-                await self._health(request, exchange)
+        if await self._answered_openly(path, request, exchange):
             return
         shown = self._authenticator.caller(request)
         if shown is None:
@@ -182,6 +182,18 @@ class ApiHandler:
             self._check_path(caller, request)
             if not self._document(path, exchange):
                 raise NotFound("the server could not find the requested resource")
+
+    async def _answered_openly(self, path: bytes, request: HttpRequest, exchange: Exchange) -> bool:
+        """Answer a request that needs no identity. Returns whether it was one."""
+        if path == b"/version":
+            self._version(request, exchange)
+        elif path in OPEN_PATHS or path.startswith((b"/readyz/", b"/livez/", b"/healthz/")):
+            await self._health(request, exchange)
+        elif path == AUTHORITY_PATH and self.authority_pem:
+            exchange.respond(200, _encode({"authority": self.authority_pem}))
+        else:
+            return False
+        return True
 
     def _check_path(self, caller: Caller, request: HttpRequest) -> None:
         """Raise `Forbidden` if the caller may not request a path that is no resource."""

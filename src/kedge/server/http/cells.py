@@ -376,6 +376,19 @@ def subjects_text(binding: Body, kind: str) -> str:
     return ", ".join(map(str, names))
 
 
+def signing_condition(request: Body) -> str:
+    """`Approved,Issued`, as kubectl shows it."""
+    types = [str(at(each, "type")) for each in items_at(request, "status", "conditions")]
+    found = [each for each in types if each in ("Approved", "Denied")] or ["Pending"]
+    found += [each for each in types if each == "Failed"]
+    return ",".join([*found, "Issued"] if at(request, "status", "certificate") else found)
+
+
+def requested_duration(request: Body) -> str:
+    seconds = at(request, "spec", "expirationSeconds")
+    return NONE if seconds is None else duration(int(seconds))
+
+
 Compute = Callable[[Body, datetime], Cell]
 
 CELLS: dict[tuple[str, str], Compute] = {
@@ -410,6 +423,8 @@ CELLS: dict[tuple[str, str], Compute] = {
     ("PodMetrics", "Memory"): lambda body, _: usage_text(body, "memory"),
     ("RoleBinding", "Role"): lambda body, _: role_text(body),
     ("ClusterRoleBinding", "Role"): lambda body, _: role_text(body),
+    ("CertificateSigningRequest", "RequestedDuration"): lambda body, _: requested_duration(body),
+    ("CertificateSigningRequest", "Condition"): lambda body, _: signing_condition(body),
     ("ZoneQuota", "Zones"): lambda body, _: ",".join(sorted(at(body, "spec", "zones") or {})) or NONE,
 }
 """Cells of one kind, by kind and column."""

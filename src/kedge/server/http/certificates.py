@@ -7,6 +7,7 @@ Files are written whole or not at all, private ones with mode 0600, so that a st
 from __future__ import annotations
 
 import base64
+import hashlib
 import ipaddress
 import os
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ LEAF_DAYS = 365
 RENEW_DAYS = 30
 """A certificate with less than this left is made again at the next start."""
 ADMIN = "kedge-admin"
-_SKEW = timedelta(minutes=5)
+CLOCK_SKEW = timedelta(minutes=5)
 """Certificates are valid from this long before they are made: clocks differ."""
 
 
@@ -117,6 +118,11 @@ class Authority:
         if kept is None or path.read_text(encoding="utf-8") != text:
             write_private(path, text.encode())
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the public key in hexadecimal: join tokens carry it."""
+        return key_fingerprint(self.own.certificate)
+
     def signed(self, certificate: x509.Certificate) -> bool:
         try:
             certificate.verify_directly_issued_by(self.own.certificate)
@@ -168,6 +174,14 @@ class Authority:
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         return Certificate(builder.sign(self.own.key, hashes.SHA256()), key)
+
+
+def key_fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of the public key of a certificate, in hexadecimal."""
+    der = certificate.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(der).hexdigest()
 
 
 def kubeconfig(server: str, authority_pem: bytes, client: Certificate, user: str) -> str:
@@ -236,7 +250,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
     )
 

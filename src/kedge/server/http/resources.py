@@ -240,7 +240,7 @@ class _Call:
         if self._path.subresource == "scale":
             self._reply.value(await self._send(GetScale(self._key, options)))
             return
-        if self._path.subresource not in ("", "status", "resize"):
+        if self._path.subresource not in ("", "approval", "status", "resize"):
             raise MethodNotAllowed(f"{self._path.resource}/{self._path.subresource} cannot be read")
         found = await self._send(Get(self._key, options))
         self._reply.found(found if self._version is None else self._version.object(found), self._form)

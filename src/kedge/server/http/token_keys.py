@@ -68,6 +68,11 @@ class SigningKeys:
             raise Terminal(f"{path} must hold private keys of P-256 alone: restore it or move it away")
         return cls(found)
 
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """SHA-256 of each public key in hexadecimal; the first one signs."""
+        return tuple(base64.urlsafe_b64decode(f"{each}=").hex() for each in self._public)
+
     def sign(self, claims: Mapping[str, Any]) -> str:
         header = {"alg": _ALGORITHM, "kid": _key_id(self._signer.public_key())}
         signed = f"{_text(_encode(header))}.{_text(_encode(claims))}"

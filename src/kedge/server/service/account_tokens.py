@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol
 
 from kedge.api.objects import Object
-from kedge.api.requests import Create, Get, IssuedToken, RequestToken
+from kedge.api.requests import Get, IssuedToken, RequestToken
 from kedge.api.views import PodView
 from kedge.api.views.accounts import account_of
 from kedge.api.wellknown import (
@@ -26,7 +26,6 @@ from kedge.api.wellknown import (
     TOKEN_EXTRA_PREFIX,
 )
 from kedge.errors import (
-    AlreadyExists,
     BadRequest,
     Conflict,
     FieldError,
@@ -36,9 +35,10 @@ from kedge.errors import (
     Unauthorized,
 )
 from kedge.keys import Key
-from kedge.server.service import reads, writes
+from kedge.server.service import reads
 from kedge.server.service.access.write_checks import check_token_request
 from kedge.server.service.core import Core
+from kedge.server.service.credentials.default_accounts import ensure_default_account
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 """Issuer of every token, and the audience of the API server, as in Kubernetes."""
@@ -115,9 +115,7 @@ async def _account(core: Core, key: Key) -> Object:
     except NotFound:
         if key.name != DEFAULT_ACCOUNT:
             raise
-    with suppress(AlreadyExists):
-        kind = core.kind_of(key)
-        await writes.create(core, Create(kind, {"metadata": {"name": key.name}}, key.namespace))
+    await ensure_default_account(core, key.namespace)
     return await reads.get(core, Get(key))
 
 

@@ -32,6 +32,7 @@ from kedge.store.versions import fenced
 
 if TYPE_CHECKING:
     from kedge.server.service.account_tokens import TokenKeys
+    from kedge.server.service.credentials.signing_rules import CertificateSigner
 
 _SERVICE_ONLY = frozenset({NODE_ALLOCATION_KIND})
 
@@ -189,6 +190,8 @@ class Core:
         self.kinds = kinds
         self.admission = admission
         self.ledgers = Ledgers(env)
+        self.certificate_signer: CertificateSigner | None = None
+        """Has the key of the authority; None on a server that signs no certificates."""
         self.token_keys = token_keys
         """The keys of ServiceAccount tokens; None on a server that signs none."""
         self.admission_records: AdmissionRecords | None = None
@@ -219,6 +222,15 @@ class Core:
         )
         self.tokens = metrics.counter(
             "kedge_service_tokens_total", "Tokens of ServiceAccounts, by outcome", ("outcome",)
+        )
+        self.accounts_restored = metrics.counter(
+            "kedge_service_accounts_restored_total", "Default ServiceAccounts made again after they were deleted"
+        )
+        self.certificates = metrics.counter(
+            "kedge_service_certificates_total", "Certificates for approved requests, by outcome", ("outcome",)
+        )
+        self.credentials_expired = metrics.counter(
+            "kedge_service_credentials_expired_total", "Requests and tokens deleted at the end of their time", ("kind",)
         )
         self.access = Authorizer(self)
         self.operations = metrics.gauge("kedge_service_operations", "Operation ids kept at the last sweep")

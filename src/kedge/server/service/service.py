@@ -59,19 +59,28 @@ from kedge.server.service.access.role_table import DefaultRole
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.admission_records import AdmissionRecords
 from kedge.server.service.core import Core
+from kedge.server.service.credentials import approvals
+from kedge.server.service.credentials.default_accounts import keep_default_accounts
+from kedge.server.service.credentials.expiry import sweep_for_ever
+from kedge.server.service.credentials.key_record import ServerKeys, check_keys
+from kedge.server.service.credentials.signing_rules import CertificateSigner
 from kedge.server.service.fast import memory_get
 from kedge.server.service.version_origins import VersionOrigin
 from kedge.store import Store
 from kedge.store.backup import Exporter, StoreExport
 from kedge.store.encryption import RotationResult, ValueCipher, rotate
 
+_UPDATES: Final = {"scale": scale.update_scale, "approval": approvals.update_approval}
+_PATCHES: Final = {"scale": scale.patch_scale, "approval": approvals.patch_approval}
+"""Subresources whose object is not that of the kind, or only a part of it."""
+
 
 def _update(core: Core, request: Update) -> Coroutine[Any, Any, Written]:
-    return (scale.update_scale if request.subresource == "scale" else writes.update)(core, request)
+    return _UPDATES.get(request.subresource, writes.update)(core, request)
 
 
 def _patch(core: Core, request: Patch) -> Coroutine[Any, Any, Written]:
-    return (scale.patch_scale if request.subresource == "scale" else writes.patch)(core, request)
+    return _PATCHES.get(request.subresource, writes.patch)(core, request)
 
 
 HANDLERS: Final[dict[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, Any, Any]]]] = {
@@ -107,12 +116,15 @@ class Service(Verbs):
         kinds: Registry = KINDS,
         admission: AdmissionChain | None = None,
         token_keys: account_tokens.TokenKeys | None = None,
+        certificate_signer: CertificateSigner | None = None,
         cipher: ValueCipher | None = None,
     ) -> None:
-        """`token_keys` sign and check tokens of ServiceAccounts; without them there are none. `cipher` is the one that
-        the store was opened with."""
+        """`token_keys` sign and check tokens of ServiceAccounts; without them there are none. `certificate_signer`
+        signs certificates; without it requests for them are only stored. `cipher` is the one that the store was opened
+        with."""
         self._cipher = cipher
         self._core = Core(store, env, kinds, admission or AdmissionChain(), token_keys)
+        self._core.certificate_signer = certificate_signer
         self._aggregation: asyncio.Task[None] | None = None
 
     @property
@@ -138,6 +150,19 @@ class Service(Verbs):
         """Write default roles and bindings that are missing, and `more` of components. Needs the namespace
         kube-system."""
         return ensure_default_roles(self._core, more)
+
+    def check_keys(self, keys: ServerKeys, *, replace: bool = False) -> Coroutine[Any, Any, None]:
+        """Check the keys of this server against those recorded in the store. Needs the namespace kube-system.
+
+        Raises `Terminal` if they differ, unless they are to `replace` the recorded ones.
+        """
+        return check_keys(self._core, keys, replace=replace)
+
+    async def run_credentials(self) -> None:
+        """Keep the default ServiceAccounts and delete expired credentials, for ever. The composition root spawns it."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keep_default_accounts(self._core), name="default accounts")
+            group.create_task(sweep_for_ever(self._core), name="expired credentials")
 
     def record_to(self, recorder: Recorder) -> None:
         """From now on record what admission changes and refuses."""

@@ -36,9 +36,9 @@ from kedge.errors import (
 )
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
-from kedge.server.service.access.write_checks import check_write
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
 from kedge.server.service.core import Attempt, Core, Proof, Staged, check_open_to_callers
+from kedge.server.service.credentials.completion import checked_write
 from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage
 from kedge.server.service.fast.known_version import known_version
@@ -173,7 +173,7 @@ def _attempt_to_create(
         check_limits(proof, new, ranges)
         if kind.key_kind == POD_KIND and not is_settled(proof, new):
             new = await with_priority(proof, new)
-        check_write(core, options, None, new)
+        new = await checked_write(core, proof, options, None, new)
         if stage_plain_pod(proof, new) is None:
             await stage(core, proof, kind, key, None, new)
         if options.origin.operation:
@@ -277,7 +277,7 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
                 del proof.reads[key]
                 return await attempt(proof)
             return Staged(kind, key, old.value, created=old.created, warnings=warnings)
-        check_write(core, options, old, new)
+        new = await checked_write(core, proof, options, old, new)
         removed = ready_to_go(kind, new)
         await stage(core, proof, kind, key, old, None if removed else new)
         operations.record(core, proof, "update", key, options)

@@ -26,6 +26,7 @@ from kedge.api.wellknown import (
     REPLICA_SET_KIND,
     ROLLOUT_KIND,
     SCHEDULING_POLICY_KIND,
+    SIGNING_REQUEST_KIND,
 )
 from kedge.keys import Key
 from kedge.sim.judges.condition_evidence import Claims, ConditionEvidence
@@ -45,6 +46,8 @@ UNJUDGED: Mapping[tuple[str, str], str] = {
     ): "a controller suspects a node if its own watch is late; a lasting suspicion is judged later",
     (NODE_KIND, "ResourceLimits"): "what a machine can do is no commit",
     (NODE_KIND, "VolumeMounts"): "what a machine can do is no commit",
+    (SIGNING_REQUEST_KIND, "Approved"): "rights decide, and a simulated cluster has no authority that signs",
+    (SIGNING_REQUEST_KIND, "Failed"): "rights decide, and a simulated cluster has no authority that signs",
     (NAMESPACE_KIND, "NamespaceDeletionContentFailure"): "a delete was refused, and a refusal is no commit",
 }
 """Conditions whose true status no commit can disprove when it is written, with the reason."""

@@ -11,6 +11,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.wellknown import CLUSTER_ROLE_BINDING_KIND, CLUSTER_ROLE_KIND, ROLE_AUTOUPDATE
 from kedge.keys import Key
 from kedge.server.service.access.role_table import DEFAULT_ROLES
+from kedge.server.service.credentials.signing_rules import RIGHTS
 
 
 @asynchronous
@@ -115,6 +116,7 @@ async def test_components_may_not_make_roles_tokens_or_read_what_they_need_not()
 def test_default_roles_name_only_resources_that_are_served() -> None:
     served = {("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("kedge.dev", "reservations/gang")}
     served |= {("", "pods/portforward")}
+    served |= {("certificates.k8s.io", f"certificatesigningrequests/{right}") for right in RIGHTS}
     for kind in KINDS:
         served |= {(kind.group, kind.plural), *((kind.group, f"{kind.plural}/{each}") for each in kind.subresources)}
     for role in DEFAULT_ROLES:

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kedge.api.access import AUTHENTICATED, CONTROLLERS, MASTERS, METRICS_READERS, NODES, SCHEDULERS, UNAUTHENTICATED
+from kedge.api.access import (
+    AUTHENTICATED,
+    BOOTSTRAPPERS,
+    CONTROLLERS,
+    MASTERS,
+    METRICS_READERS,
+    NODES,
+    SCHEDULERS,
+    UNAUTHENTICATED,
+    joining_group,
+)
 from kedge.api.views import PolicyRule
 from kedge.api.wellknown import (
     AUTHENTICATION_GROUP,
     AUTHORIZATION_GROUP,
+    CERTIFICATES_GROUP,
     EVENTS_GROUP,
     KEDGE_GROUP,
     LEASES_GROUP,
@@ -22,6 +33,12 @@ from kedge.api.wellknown import (
     SYSTEM_NAMESPACE,
 )
 from kedge.server.service.access.rules import EVERYTHING
+from kedge.server.service.credentials.signing_rules import (
+    NODE_CLIENT,
+    OWN_CLIENT,
+    OWN_NODE_CLIENT,
+    OWN_NODE_SERVING,
+)
 
 
 class DefaultRole(NamedTuple):
@@ -135,6 +152,26 @@ _USERS: Final = (
 EVENT_WRITER: Final = rule("create patch", "", "events")
 EVENT_READER: Final = rule("get", "", "events")
 """Before an Event is counted up, it is read."""
+_REQUESTS: Final = "certificatesigningrequests"
+_REQUESTER: Final = rule("get create", CERTIFICATES_GROUP, _REQUESTS)
+
+
+def approved(*rights: str) -> PolicyRule:
+    """The right to certificates that are approved by rule: see `credentials.signing_rules`."""
+    return rule("create", CERTIFICATES_GROUP, *(f"{_REQUESTS}/{each}" for each in rights))
+
+
+JOINING: Final = {"agent": NODE_CLIENT, "scheduler": "schedulerclient", "controllers": "controllersclient"}
+"""Components that join with a token, and the right that the token gives."""
+
+_JOINING: Final = (
+    DefaultRole("system:node-bootstrapper", (_REQUESTER,), groups=(BOOTSTRAPPERS,)),
+    *(
+        DefaultRole(f"kedge:join-{component}", (approved(right),), groups=(joining_group(component),))
+        for component, right in JOINING.items()
+    ),
+)
+
 _COMPONENTS: Final = (
     DefaultRole(
         "system:node",
@@ -143,6 +180,8 @@ _COMPONENTS: Final = (
             rule(_READ, SLICES_GROUP, "endpointslices"),
             EVENT_WRITER,
             EVENT_READER,
+            _REQUESTER,
+            approved(OWN_NODE_CLIENT, OWN_NODE_SERVING),
         ),
         groups=(NODES,),
     ),
@@ -163,6 +202,8 @@ _COMPONENTS: Final = (
             rule("delete", KEDGE_GROUP, "reservations"),
             EVENT_WRITER,
             EVENT_READER,
+            _REQUESTER,
+            approved(OWN_CLIENT),
         ),
         groups=(SCHEDULERS,),
     ),
@@ -173,6 +214,8 @@ _COMPONENTS: Final = (
             # controller writes with a role of its own.
             rule(_READ, "*", "*"),
             rule("create", "", "namespaces"),
+            _REQUESTER,
+            approved(OWN_CLIENT),
         ),
         groups=(CONTROLLERS,),
     ),
@@ -184,4 +227,4 @@ _COMPONENTS: Final = (
     ),
 )  # fmt: skip
 
-DEFAULT_ROLES: Final = (*_USERS, *_COMPONENTS)
+DEFAULT_ROLES: Final = (*_USERS, *_JOINING, *_COMPONENTS)

@@ -15,6 +15,7 @@ from kedge.api.requests import RequestOptions
 from kedge.api.tokens import parse_token_secret
 from kedge.api.views import ClusterRoleView, PodView, PolicyRule, RoleBindingView
 from kedge.api.wellknown import (
+    BOOTSTRAP_TOKEN_TYPE,
     CLUSTER_ROLE_BINDING_KIND,
     CLUSTER_ROLE_KIND,
     LEASE_KIND,
@@ -129,7 +130,9 @@ def _check_token(access: Authorizer, caller: Caller, old: Object | None, new: Ob
     if new.key.namespace != SYSTEM_NAMESPACE:
         return
     document = new.edit()
-    if document.get("type") != TOKEN_TYPE or (old is not None and old.edit().get("data") == document.get("data")):
+    if document.get("type") not in (TOKEN_TYPE, BOOTSTRAP_TOKEN_TYPE) or (
+        old is not None and old.edit().get("data") == document.get("data")
+    ):
         return
     token = parse_token_secret(document)
     wanted = [impersonation("users", ""), impersonation("groups", "")]  # damaged: its user is not known

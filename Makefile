@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+REQUESTS ?= 20000
 
-.PHONY: up test test-slow torture soak lint bench venv clean zoo
+.PHONY: up test test-slow torture soak lint bench fuzz venv clean zoo
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.installed-dev
@@ -35,6 +36,9 @@ torture: venv
 
 soak: venv
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m soak
+
+fuzz: venv
+	$(BIN)/python -m tests.fuzz --requests $(REQUESTS)
 
 lint: venv
 	$(BIN)/ruff format --check .

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.http.fan_out import fan_out
+from benchmarks.http.leases import renewals
 from benchmarks.http.load import ServerUnderLoad, bare_server, kedge_server
 from benchmarks.http.on_etcd import creates_on_etcd
 from benchmarks.http.operators import reconcile
@@ -93,6 +94,21 @@ async def measure_watches(plan: Plan, ours: ServerUnderLoad, bare: ServerUnderLo
         report.beside(f"event to {count:,} watchers", f"watch_{watchers}", found, bar)
 
 
+async def measure_leases(plan: Plan, report: Report) -> None:
+    state = plan.folder / "leases"
+    with kedge_server(state) as server:
+        pods, connections, seconds = plan.size(10_000, 500), plan.size(64, 16), plan.size(20, 2)
+        found = await renewals(server, state, pods=pods, connections=connections, seconds=seconds)
+    quiet, under = found.quiet_p99_ms, found.flood_p99_ms
+    report.figures["lease_p99_quiet_ms"], report.figures["lease_p99_flood_ms"] = quiet, under
+    report.figures["lease_cpu_p99_flood_ms"] = found.flood_cpu_p99_ms
+    bar = max(25.0, 5 * quiet)
+    report.rows += [
+        ("lease renewal, p99 ms: flooded, quiet", f"{under:,.1f}", f"{quiet:,.1f}", "", f"≤ {bar:,.0f}"),
+        ("  server's CPU in that time, p99 ms: flooded", f"{found.flood_cpu_p99_ms:,.1f}", "", "", ""),
+    ]
+
+
 async def measure_scheduler(plan: Plan, report: Report) -> None:
     part = 0.02 if plan.quick else 1.0
     for event_loop, key in (("asyncio", "scheduler_https"), ("uvloop", "scheduler_https_uvloop")):
@@ -152,6 +168,8 @@ async def measure(plan: Plan) -> Report:
         for name, part in parts:
             if plan.wants(name):
                 await part()
+    if plan.wants("lease"):
+        await measure_leases(plan, report)
     if plan.wants("scheduler"):
         await measure_scheduler(plan, report)
     if plan.etcd and plan.wants("etcd"):
@@ -166,7 +184,7 @@ def main() -> None:
     parser.add_argument("--no-etcd", action="store_true", help="leave etcd out")
     parser.add_argument(
         "--only", action="append", default=[], help="one part; may be given again",
-        choices=("get", "create", "patch", "list", "watch", "reconcile", "scheduler", "etcd"),
+        choices=("get", "create", "patch", "list", "watch", "reconcile", "lease", "scheduler", "etcd"),
     )  # fmt: skip
     asked = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

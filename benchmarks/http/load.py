@@ -153,10 +153,14 @@ class LoadConnection(asyncio.Protocol):
                 return
         elif self.size < self._missing:
             return
-        if self.code >= 400:
-            self.connection_lost(RuntimeError(f"a request was answered with {self.code}: {data[:500]!r}"))
-            return
-        self._next()
+        if not self.failed(self.code, data):
+            self._next()
+
+    def failed(self, code: int, data: bytes) -> bool:
+        """Whether a reply ends the load."""
+        if code >= 400:
+            self.connection_lost(RuntimeError(f"a request was answered with {code}: {data[:500]!r}"))
+        return code >= 400
 
 
 class WatchConnection(asyncio.Protocol):
@@ -212,7 +216,10 @@ async def open_watches(
 
 
 async def _connection(server: ServerUnderLoad, make: Callable[[], _P]) -> _P:
-    address = server.address
+    return await tls_connection(server.address, make)
+
+
+async def tls_connection(address: ServerAddress, make: Callable[[], _P]) -> _P:
     loop = asyncio.get_running_loop()
     _, found = await loop.create_connection(
         make, address.host, address.port, ssl=address.tls, server_hostname=address.host

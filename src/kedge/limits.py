@@ -947,9 +947,63 @@ class Limits:
         metric="kedge_service_tokens_total",
     )
 
+    # -- http, priority and fairness
+    http_lease_seats_max: int = bound(
+        64, "renewals and heartbeats of agents and components under way at once", metric="kedge_http_flow_used"
+    )
+    http_plane_seats_max: int = bound(
+        256,
+        "other requests of agents, controllers and schedulers; each has at most client_in_flight_max",
+        metric="kedge_http_flow_used",
+    )
+    http_admin_seats_max: int = bound(64, "requests of administrators under way", metric="kedge_http_flow_used")
+    http_workload_seats_max: int = bound(
+        32, "requests of ServiceAccounts under way: enough to share a sync", metric="kedge_http_flow_used"
+    )
+    http_other_seats_max: int = bound(32, "requests of all other users under way", metric="kedge_http_flow_used")
+    http_list_bytes_max: int = bound(
+        16 << 20,
+        "bytes of lists under way in each level; a larger list runs alone. Each list writes in every turn of the loop",
+        metric="kedge_http_flow_used",
+    )
+    http_list_bytes_unknown: int = bound(
+        4 << 20, "assumed size of a list that was not sent before", metric="kedge_http_list_sizes"
+    )
+    http_list_sizes_max: int = bound(
+        1_024, "lists whose last size is remembered, the most recent ones", metric="kedge_http_list_sizes"
+    )
+    http_turn_units_max: int = bound(
+        64, "work begun in one turn of the loop, in units of about 100 µs", metric="kedge_http_flow_waiting"
+    )
+    http_lease_turn_units_max: int = bound(
+        6, "the same while a renewal is under way: it takes about six turns", metric="kedge_http_flow_waiting"
+    )
+    http_waiting_max: int = bound(
+        1_024, "requests that wait in each lane of a level; more get 429", metric="kedge_http_flow_refused_total"
+    )
+    http_flow_waiting_max: int = bound(
+        256,
+        "the same of one user, or of the ServiceAccounts of one namespace",
+        metric="kedge_http_flow_refused_total",
+    )
+    http_wait_s_max: float = bound(
+        15.0,
+        "a request that waited this long gets 429: its client may have given up",
+        metric="kedge_http_flow_wait_seconds",
+    )
+    http_watches_max: int = bound(
+        3_500, "open watches; the rest of the connections is for requests", metric="kedge_http_watches_refused_total"
+    )
+    http_user_watches_max: int = bound(1_500, "open watches of one user", metric="kedge_http_watches_refused_total")
+
     # -- http
     http_connections_max: int = bound(
         4_000, "open connections; each holds about 42 KiB with TLS", metric="kedge_http_connections"
+    )
+    http_peer_connections_max: int = bound(
+        2_000,
+        "open connections from one address, so that two addresses at least are served",
+        metric="kedge_http_connections_refused_total",
     )
     http_header_bytes_max: int = bound(
         64 * 1024,
@@ -982,6 +1036,27 @@ class Limits:
     http_request_s: float = bound(
         30.0,
         "from the first byte of a request to its last; slower clients get 408",
+        metric="kedge_http_unreadable_total",
+    )
+    http_handshake_s: float = bound(
+        10.0, "time for a TLS handshake, in which a connection counts as open", metric="kedge_http_handshakes"
+    )
+    http_first_request_s: float = bound(
+        60.0,
+        "a connection that never had a request is closed after this; clients that open some in advance use them sooner",
+        metric="kedge_http_connections",
+    )
+    http_head_s: float = bound(
+        10.0,
+        "from the first byte of a request to the end of its headers; slower clients get 408",
+        metric="kedge_http_unreadable_total",
+    )
+    http_body_check_s: float = bound(
+        5.0, "how often it is checked that a body still arrives", metric="kedge_http_unreadable_total"
+    )
+    http_body_check_bytes_min: int = bound(
+        4_096,
+        "bytes that must have arrived since the check before, unless the body is whole; slower clients get 408",
         metric="kedge_http_unreadable_total",
     )
     http_idle_s: float = bound(

@@ -111,6 +111,11 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 

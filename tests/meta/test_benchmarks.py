@@ -28,7 +28,7 @@ KEYS = {
     "http": {
         "get_vs_bare", "create_vs_bare", "patch_vs_bare", "list_vs_bare", "watch_1000_vs_bare", "reconcile_vs_kopf",
         "scheduler_https_pods_per_second", "get_us", "create_us", "patch_us", "list_us", "watch_1000_us",
-        "etcd_2_creates_per_second",
+        "etcd_2_creates_per_second", "lease_p99_quiet_ms", "lease_p99_flood_ms",
     },
     "cluster": {
         "clone_to_ready_s", "help_cpu_ms", "idle_cpu_percent", "idle_memory_mb", "kill_to_ready_s", "pods_per_second",

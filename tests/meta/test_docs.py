@@ -38,6 +38,7 @@ PLANNED = {
     "make zoo",
     "make soak",
     "make torture",
+    "make fuzz REQUESTS=1000000",
 }
 """Targets too long to run inside a test, or that run this very test: make is asked what it would do."""
 

@@ -26,6 +26,7 @@ from kedge.cli.encryption_keys import ENCRYPTION_KEYS_OPTION, make_cipher, start
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
 from kedge.cli.listen_address import LISTEN_OPTION, WILDCARDS, parse_listen
 from kedge.cli.log_options import log_options
+from kedge.cli.open_files import raise_open_files
 from kedge.cli.state_folder import DECISIONS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
@@ -129,6 +130,7 @@ async def _run(state: Path, keys: _KeyFiles, address: _ServerAddress, choice: St
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
     env = system_env(limits=limits)
+    raise_open_files(limits)
     tune_collector()
     cipher = make_cipher(keys.encryption, env)
     store = await choice.open(state, env, cipher=cipher)

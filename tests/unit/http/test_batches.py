@@ -15,6 +15,7 @@ from kedge.env import Env
 from kedge.limits import Limits
 from kedge.server.http.access import Authenticator
 from kedge.server.http.exchange import HttpRequest
+from kedge.server.http.list_parts import SLICE_ITEMS
 from kedge.server.service import Service
 
 MERGE = {"content-type": "application/merge-patch+json"}
@@ -64,6 +65,17 @@ async def test_a_call_carries_the_headers_of_kedges_own_both_ways() -> None:
         await create_config_map(port, "a")
         (answer,) = await batch(port, call("DELETE", f"{CONFIG_MAPS}/a", kedge_operation="op-1"))
         assert answer[2]["kedge-removed"] == "1"
+
+
+@on_loop
+async def test_a_reply_that_is_streamed_alone_is_one_line_of_a_batch() -> None:
+    async with local_api() as (_, port):
+        await create_config_map(port, "a")
+        for n in range(SLICE_ITEMS):
+            await sent(port, "POST", CONFIG_MAPS, {"metadata": {"name": f"m{n}"}})
+        (answer,) = await batch(port, call("DELETE", CONFIG_MAPS))
+        assert answer[1] == 200
+        assert len(answer[3]["items"]) == SLICE_ITEMS + 1
 
 
 @on_loop

@@ -73,7 +73,7 @@ async def test_a_patch_reports_fields_that_stand_twice(content_type: str, patch:
         (b"a: &a [x]\nb: *a\n", "aliases"),
         (b"a: " + b"x" * 300_000, "at most 262144 bytes"),
         (b"", "empty"),
-        (b"[" * 5_000, "not YAML"),
+        (b"[" * 5_000, "nested more than 100 deep"),
         (b"{[]: 1}", "not YAML"),
     ],
 )

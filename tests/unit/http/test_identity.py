@@ -200,7 +200,7 @@ async def test_connections_in_their_handshake_count_as_open_ones(tmp_path: Path)
 
 @on_loop
 async def test_a_client_that_never_shakes_hands_is_cut_off_in_time(tmp_path: Path) -> None:
-    limits = dataclasses.replace(Limits(), http_request_s=0.05)
+    limits = dataclasses.replace(Limits(), http_handshake_s=0.05)
     async with secure_server(tmp_path, limits=limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         with suppress(ConnectionResetError):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import platform
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -24,15 +25,17 @@ from kedge.server.http.backups import BACKUP_PATH, serve_backup
 from kedge.server.http.batches import serve_batch
 from kedge.server.http.discovery import Discovery
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.flow import FlowControl
 from kedge.server.http.negotiation import wants_aggregated_discovery
 from kedge.server.http.openapi import OpenApi
 from kedge.server.http.origins import ORIGINS_PREFIX, serve_origin
 from kedge.server.http.parameters import parse_query
+from kedge.server.http.plain_gets import PlainGet
 from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
 from kedge.server.http.resources import Resources
 from kedge.server.http.reviews import Reviews, is_review
-from kedge.server.http.routes import PATH_BYTES_REMEMBERED, resource_path
+from kedge.server.http.routes import PATH_BYTES_REMEMBERED, ResourcePath, resource_path
 from kedge.server.http.status import error_body, status_body
 from kedge.server.http.usage_metrics import METRICS_KINDS, UsageMetrics
 from kedge.server.http.versions import listed_versions
@@ -64,6 +67,7 @@ class ApiHandler:
         """Whether `/readyz` answers 200."""
         self.authority_pem = ""
         """Certificate of the cluster's authority; empty on a server without one."""
+        self.flow = FlowControl(env)
         self._resources = Resources(service, env)
         self._reviews = Reviews(service, env)
         self._usage = UsageMetrics(service, env)
@@ -103,12 +107,31 @@ class ApiHandler:
                 return False
             caller = acting_caller(shown, request.headers, self._service.access)
             wanted = self._resources.plain_get(path)
-            return wanted is not None and self._resources.serve_nowait(wanted, request, exchange, caller)
+            if wanted is None:
+                return False
+            if not self.flow.start_nowait():
+                exchange.deferred = True
+                answer = partial(self._answer_deferred, wanted, request, exchange, caller)
+                self.flow.defer(caller, wanted.path, exchange, answer, partial(self._fail, exchange=exchange))
+                return True
+            return self._resources.serve_nowait(wanted, request, exchange, caller)
         except OperatingError as error:
             self._fail(error, exchange)
         except Exception:  # noqa: BLE001  # a bug in one request must not end the server
             self._fail_unexpectedly(request, exchange)
         return True
+
+    def _answer_deferred(self, wanted: PlainGet, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
+        """As `answer_nowait`, of a get that had to wait for its turn."""
+        if exchange.closed:
+            return
+        try:
+            if not self._resources.serve_nowait(wanted, request, exchange, caller):
+                exchange.connection.handle_in_task(request, exchange)
+        except OperatingError as error:
+            self._fail(error, exchange)
+        except Exception:  # noqa: BLE001  # a bug in one request must not end the server
+            self._fail_unexpectedly(request, exchange)
 
     async def __call__(self, request: HttpRequest, exchange: Exchange) -> None:
         try:
@@ -151,37 +174,57 @@ class ApiHandler:
         if shown is None:
             shown = await self._authenticator.token_caller(request, self._service, self._env)
         caller = acting_caller(shown, request.headers, self._service.access)
-        page = self._pages.get(path.rstrip(b"/") or b"/")
-        if page is not None:
+        if path == BACKUP_PATH:
+            await serve_backup(self._service, self._env, caller, exchange)
+        elif path == _BATCH_PATH and request.method == "POST":
+            await serve_batch(self, request, exchange, self._env.limits)  # each call has a seat of its own
+        elif path == ROTATE_KEYS_PATH.encode() and request.method == "POST":
             self._check_path(caller, request)
-            page(request, exchange)
+            exchange.respond(200, _encode(await self._service.rotate_keys(caller)))
+        else:
+            await self._answer_in_turn(request, exchange, caller)
+
+    async def _answer_in_turn(self, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
+        """Answer when flow control lets the request begin."""
+        found = resource_path(request.path)
+        exchange.seat = await self.flow.enter(caller, found, request, exchange)
+        if exchange.seat is None:
             return
+        try:
+            if found is None:
+                await self._answer_path(request, exchange, caller)
+            else:
+                await self._answer_resource(found, request, exchange, caller)
+        except BaseException:
+            exchange.leave_seat()
+            raise
+        if exchange.seat is not None:
+            exchange.seat.leave(exchange.streamed_bytes if exchange.ended else None)
+
+    async def _answer_path(self, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
+        path = request.path
         if path.startswith(ORIGINS_PREFIX):
             await serve_origin(self._service, self._resources, request, exchange, caller)
             return
-        if path == BACKUP_PATH:
-            await serve_backup(self._service, self._env, caller, exchange)
-            return
-        if path == ROTATE_KEYS_PATH.encode() and request.method == "POST":
-            self._check_path(caller, request)
-            exchange.respond(200, _encode(await self._service.rotate_keys(caller)))
-            return
-        if path == _BATCH_PATH and request.method == "POST":
-            await serve_batch(self, request, exchange, self._env.limits)
-            return
-        found = resource_path(path)
-        if found is not None and request.method == "POST" and is_review(found):
+        self._check_path(caller, request)
+        page = self._pages.get(path.rstrip(b"/") or b"/")
+        if page is not None:
+            page(request, exchange)
+        elif not self._document(path, exchange):
+            raise NotFound("the server could not find the requested resource")
+
+    async def _answer_resource(
+        self, found: ResourcePath, request: HttpRequest, exchange: Exchange, caller: Caller
+    ) -> None:
+        if request.method == "POST" and is_review(found):
             exchange.respond(201, _encode(await self._reviews.answer(found, request, caller)))
-        elif found is not None and found.group == METRICS_GROUP:
+        elif found.group == METRICS_GROUP:
             await self._usage.serve(found, request, exchange, caller)
-        elif found is not None and is_stream(found):
+        elif is_stream(found):
+            exchange.leave_seat()
             await self.streams.serve(found, request, exchange, caller)
-        elif found is not None:
-            await self._resources.serve(found, request, exchange, caller)
         else:
-            self._check_path(caller, request)
-            if not self._document(path, exchange):
-                raise NotFound("the server could not find the requested resource")
+            await self._resources.serve(found, request, exchange, caller)
 
     async def _answered_openly(self, path: bytes, request: HttpRequest, exchange: Exchange) -> bool:
         """Answer a request that needs no identity. Returns whether it was one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -138,6 +138,9 @@ class _CallExchange(Exchange):
 
     def write(self, data: bytes) -> None:
         self._parts.append(data)
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        self._parts.extend(pieces)
 
     async def drained(self) -> None:
         return

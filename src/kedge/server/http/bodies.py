@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kedge.api.codec import decode_json, parse_object
+from kedge.api.codec import OBJECT_DEPTH_MAX, decode_json, parse_object
 from kedge.api.protobuf import MEDIA_TYPE as PROTOBUF
 from kedge.api.protobuf import decode_protobuf
 from kedge.api.requests import PatchType
@@ -22,6 +22,13 @@ from kedge.server.http.exchange import HttpRequest
 _JSON = ("application/json", "")
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 _YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_OPENING = (
+    yaml.BlockMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.FlowSequenceStartToken,
+)
+_CLOSING = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
 _UNKNOWN_MAX = 20
 """Unknown fields that one reply names; more add nothing."""
 _PATCHES = {each.value: each for each in PatchType}
@@ -97,12 +104,18 @@ def _yaml_problem(error: Exception) -> str:
 
 
 def _yaml_nodes(body: bytes, limits: Limits) -> yaml.Node:
-    """The nodes of a YAML document. Aliases are refused: a few lines of them stand for gigabytes."""
+    """The nodes of a YAML document. Aliases are refused, since a few lines of them stand for gigabytes; so is deep
+    nesting, on which libyaml's composer overflows the stack and ends the process."""
     if len(body) > limits.http_yaml_bytes_max:
         raise BadRequest(f"a YAML body has at most {limits.http_yaml_bytes_max} bytes: send JSON")
     try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(body, Loader=_YamlLoader)):
-            raise BadRequest("the body has YAML aliases, which are not read: repeat the values")
+        depth = 0
+        for token in yaml.scan(body, Loader=_YamlLoader):
+            if isinstance(token, yaml.AliasToken):
+                raise BadRequest("the body has YAML aliases, which are not read: repeat the values")
+            depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+            if depth > OBJECT_DEPTH_MAX:
+                raise BadRequest(f"the body is YAML that is nested more than {OBJECT_DEPTH_MAX} deep")
         root: yaml.Node | None = yaml.compose(body, Loader=_YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not YAML: {_yaml_problem(error)}") from error

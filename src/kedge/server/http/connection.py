@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
@@ -15,6 +16,7 @@ import httptools
 from kedge.env import Env
 from kedge.metrics import Counter, Histogram
 from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest
+from kedge.server.http.peers import Peers, address_of
 from kedge.server.http.reply_head import reply_head
 from kedge.server.http.status import status_body
 from kedge.slo import API_AVAILABILITY, SloEvents
@@ -37,11 +39,14 @@ class HttpError(Exception):
 class Connections:
     """All connections of one server: their limits, their deadlines, and how they end."""
 
-    def __init__(self, handler: Handler, env: Env) -> None:
+    def __init__(self, handler: Handler, env: Env, expire: Callable[[], None] = lambda: None) -> None:
+        """`expire` is called once a second: it ends the waits of requests."""
         self.handler = handler
+        self._expire = expire
         self.env = env
         self.limits = env.limits
         self.open: set[HttpConnection] = set()
+        self.peers = Peers(env.limits)
         self.draining = False
         """Whether the server stops: requests under way finish, and later ones are refused."""
         self._waits_for_idle = True
@@ -82,6 +87,7 @@ class Connections:
         """Close connections that are idle or too slow, for ever. One sweep a second costs less than a timer each."""
         while True:
             await asyncio.sleep(1.0)
+            self._expire()
             now = self.env.monotonic()
             for connection in [each for each in self.open if each.deadline_s < now]:
                 connection.expire()
@@ -114,6 +120,7 @@ class Connections:
 
     def remove(self, connection: HttpConnection) -> None:
         self.open.discard(connection)
+        self.peers.remove(connection.address, connection)
         self._changed.set()
 
     def abort(self) -> None:
@@ -144,30 +151,37 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         """Whether reading is paused, because of requests that wait or a client that does not read."""
         self._unread_bytes = 0
+        self._request_deadline_s = 0.0
+        """When a request that has begun to arrive must be whole; 0 until it is known."""
+        self._body_bytes_seen = 0
         self.deadline_s = 0.0
+        self.address = ""
 
     # -- asyncio.Protocol --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         opened = self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        if len(self._connections.open) >= self._limits.http_connections_max:
+        self.address = address_of(opened.get_extra_info("peername"))
+        tls = opened.get_extra_info("ssl_object")
+        if tls is None and not self._connections.peers.has_room(self.address):  # `TlsListener` checks it before TLS
             self._connections.refused.inc()
             opened.abort()
             return
         self._connections.open.add(self)
+        self._connections.peers.add(self.address, self)
         opened.set_write_buffer_limits(high=self._limits.http_write_buffer_bytes)
-        tls = opened.get_extra_info("ssl_object")
         self._peer = tls.getpeercert() or None if tls is not None else None
-        self._wait_for_request()
+        wait_s = min(self._limits.http_first_request_s, self._limits.http_idle_s)
+        self.deadline_s = self._connections.env.monotonic() + wait_s
 
     def data_received(self, data: bytes) -> None:
         if self._failed:
             return
-        was_receiving = self._receiving
+        was_receiving, was_in_head = self._receiving, self._reading_head
         try:
             self._parser.feed_data(data)
-            if self._receiving and not was_receiving:
-                self._wait_for_request()
+            if self._receiving and (not was_receiving or self._reading_head is not was_in_head):
+                self._wait_for_rest()
             if self._reading_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > self._limits.http_header_bytes_max:
@@ -232,6 +246,7 @@ class HttpConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._body = []
         self._body_bytes = 0
+        self._request_deadline_s = 0.0
 
     def on_url(self, url: bytes) -> None:
         self._request.path += url
@@ -255,6 +270,9 @@ class HttpConnection(asyncio.Protocol):
         request.peer = self._peer
         if b"?" in request.path:
             request.path, _, request.query = request.path.partition(b"?")
+        coding = request.headers.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            raise HttpError(400, "BadRequest", "the transfer encoding is not chunked: send no other one")
         length = request.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self._limits.http_body_bytes_max:
             raise self._body_too_large()
@@ -301,9 +319,12 @@ class HttpConnection(asyncio.Protocol):
         exchange = self._exchange = Exchange(self, request)
         self.deadline_s = float("inf")
         if self._connections.handler.answer_nowait(request, exchange):
-            if not exchange.ended:
+            if not exchange.ended and not exchange.deferred:
                 self.abort()  # as in `_handle`
             return
+        self.handle_in_task(request, exchange)
+
+    def handle_in_task(self, request: HttpRequest, exchange: Exchange) -> None:
         exchange.task = asyncio.get_running_loop().create_task(self._handle(request, exchange))
 
     async def _handle(self, request: HttpRequest, exchange: Exchange) -> None:
@@ -339,8 +360,19 @@ class HttpConnection(asyncio.Protocol):
             self._wait_for_request()
 
     def _wait_for_request(self) -> None:
-        wait_s = self._limits.http_request_s if self._receiving else self._limits.http_idle_s
-        self.deadline_s = self._connections.env.monotonic() + wait_s
+        if self._receiving:
+            self._wait_for_rest()
+        else:
+            self.deadline_s = self._connections.env.monotonic() + self._limits.http_idle_s
+
+    def _wait_for_rest(self) -> None:
+        """Half a request is here: its head must come soon, and its body steadily."""
+        now, limits = self._connections.env.monotonic(), self._limits
+        if not self._request_deadline_s:
+            self._request_deadline_s = now + limits.http_request_s
+        self._body_bytes_seen = self._body_bytes
+        wait_s = limits.http_head_s if self._reading_head else limits.http_body_check_s
+        self.deadline_s = min(now + wait_s, self._request_deadline_s)
 
     def _refuse(self, error: HttpError) -> None:
         """Answer a request that cannot be read. A reply under way is cut instead: its client sees that."""
@@ -350,7 +382,8 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return
         body = status_body(error.code, error.reason, str(error))
-        self.write(reply_head(error.code, JSON, (), len(body), keep_alive=False) + body)
+        head = reply_head(error.code, JSON, (), len(body), keep_alive=False)
+        self.write(head if self._parser.get_method() == b"HEAD" else head + body)
         self.close()
 
     def expire(self) -> None:
@@ -364,11 +397,23 @@ class HttpConnection(asyncio.Protocol):
                 self._connections.stalled.inc()
                 self.abort()
         elif self._receiving:
-            self._refuse(
-                HttpError(408, "Timeout", f"the request was not complete after {self._limits.http_request_s} s")
-            )
+            self._expire_request()
         else:
             self.close()
+
+    def _expire_request(self) -> None:
+        """Refuse a request that arrives too slowly, or check it again later."""
+        limits, now = self._limits, self._connections.env.monotonic()
+        if now >= self._request_deadline_s:
+            self._refuse(HttpError(408, "Timeout", f"the request was not complete after {limits.http_request_s} s"))
+        elif self._reading_head:
+            self._refuse(HttpError(408, "Timeout", f"the head was not complete after {limits.http_head_s} s"))
+        elif self._body_bytes - self._body_bytes_seen < limits.http_body_check_bytes_min:
+            slow = f"less than {limits.http_body_check_bytes_min} bytes in {limits.http_body_check_s} s"
+            self._refuse(HttpError(408, "Timeout", f"the body arrives too slowly: {slow}"))
+        else:
+            self._body_bytes_seen = self._body_bytes
+            self.deadline_s = min(now + limits.http_body_check_s, self._request_deadline_s)
 
     # -- output ------------------------------------------------------------------------------------
 
@@ -385,6 +430,11 @@ class HttpConnection(asyncio.Protocol):
     def busy(self) -> bool:
         """Whether a request is under way, or one that has begun to arrive is still expected."""
         return self._exchange is not None or (self._receiving and not self._failed)
+
+    @property
+    def dispensable(self) -> bool:
+        """Whether no request is under way, so that the connection may make room for another one."""
+        return self._exchange is None and not self._waiting
 
     @property
     def idle(self) -> bool:

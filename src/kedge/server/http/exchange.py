@@ -12,6 +12,7 @@ from kedge.server.http.reply_head import Header, as_chunk, reply_head
 
 if TYPE_CHECKING:
     from kedge.server.http.connection import HttpConnection
+    from kedge.server.http.flow import Seat
 
 JSON = b"application/json"
 
@@ -38,13 +39,15 @@ class Handler(Protocol):
     def __call__(self, request: HttpRequest, exchange: Exchange) -> Coroutine[Any, Any, None]: ...
 
     def answer_nowait(self, request: HttpRequest, exchange: Exchange) -> bool:
-        """Answer at once, or return False and do nothing: then it is called, in a task."""
+        """Answer at once, or in a later turn if it sets `deferred`; or return False and do nothing: then it is called,
+        in a task."""
 
 
 class Exchange:
     """The reply to one request. `respond` sends it whole; `start`, `write` and `end` stream it in chunks."""
 
     __slots__ = (
+        "_head_only",
         "_keep_alive",
         "_on_lost",
         "_on_writable",
@@ -53,9 +56,12 @@ class Exchange:
         "closed",
         "congested",
         "connection",
+        "deferred",
         "ended",
         "request",
+        "seat",
         "started",
+        "streamed_bytes",
         "task",
     )  # fmt: skip
 
@@ -66,8 +72,14 @@ class Exchange:
         self._on_lost: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
         self._plain = False
+        self._head_only = False
         self.begun_s = connection.now_s()
         self.task: asyncio.Task[None] | None = None
+        self.seat: Seat | None = None
+        """The right to be under way, of a request that is handled in a task."""
+        self.streamed_bytes = 0
+        self.deferred = False
+        """Whether it needs no task, and is answered in a later turn of the loop."""
         self.started = False
         self.ended = False
         self.closed = False
@@ -90,6 +102,7 @@ class Exchange:
         self.started = True
         self.connection.began(self.request.method, code)
         self._plain = self.request.version == "1.0"
+        self._head_only = self.request.method == "HEAD"
         if self._plain:
             self._keep_alive = False
         self.connection.write(
@@ -97,17 +110,21 @@ class Exchange:
         )
 
     def write(self, data: bytes) -> None:
-        if data and not self.closed:
+        if data and not self.closed and not self._head_only:
             self.connection.write(data if self._plain else as_chunk(data))
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
         """As `write`, of several pieces in one chunk: they are copied once."""
         if self.closed:
             return
+        size = sum(map(len, pieces))
+        self.streamed_bytes += size
+        if self._head_only:
+            return
         if self._plain:
             self.connection.write(b"".join(pieces))
         else:
-            self.connection.write(b"".join([b"%x\r\n" % sum(map(len, pieces)), *pieces, b"\r\n"]))
+            self.connection.write(b"".join([b"%x\r\n" % size, *pieces, b"\r\n"]))
 
     @property
     def chunked(self) -> bool:
@@ -119,11 +136,25 @@ class Exchange:
             self.connection.write(chunk)
 
     async def drained(self) -> None:
+        """Wait until the client has read enough for more to be written. Others have its seat meanwhile."""
+        seat = self.seat
+        if seat is None or not self.congested:
+            await self.connection.drained()
+            return
+        seat.park()
         await self.connection.drained()
+        if not self.closed:
+            await seat.resume()
+
+    def leave_seat(self) -> None:
+        """The request goes on for long and costs little from now on, such as a watch."""
+        if self.seat is not None:
+            self.seat.leave()
+            self.seat = None
 
     def end(self) -> None:
         self.ended = True
-        if not self._plain:
+        if not self._plain and not self._head_only:
             self.connection.write(b"0\r\n\r\n")
         connection = self.connection
         connection.ended(self, keep_alive=self._keep_alive and not connection.draining, now_s=connection.now_s())

@@ -18,8 +18,9 @@ REMEMBERED_MAX: Final = 4_096
 
 
 class PlainGet(NamedTuple):
-    """The object, and the request as authorization sees it."""
+    """The path, the object, and the request as authorization sees it."""
 
+    path: ResourcePath
     key: Key
     attributes: Attributes
 
@@ -41,6 +42,6 @@ def remembered_plain_gets(kind_of: Callable[[ResourcePath], Kind]) -> FindPlainG
         kind = kind_of(found)
         if kind.namespaced and not found.namespace:
             return None
-        return PlainGet(Key(kind.key_kind, found.namespace, found.name), attributes_of(found, "get"))
+        return PlainGet(found, Key(kind.key_kind, found.namespace, found.name), attributes_of(found, "get"))
 
     return find

@@ -162,7 +162,9 @@ class Replier:
             if squeeze is None:
                 exchange.write_pieces(part)
             else:
-                exchange.write(squeeze.compress(b"".join(part)))
+                whole = b"".join(part)
+                exchange.streamed_bytes += len(whole)
+                exchange.write(squeeze.compress(whole))
             await exchange.drained()
             await asyncio.sleep(0)
             if exchange.closed:

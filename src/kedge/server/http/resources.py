@@ -62,6 +62,7 @@ from kedge.server.http.bodies import duplicate_fields, read_object, read_options
 from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.flow import WatchCounts
 from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.negotiation import ReplyForm, reply_form
 from kedge.server.http.plain_gets import PlainGet, remembered_plain_gets
@@ -89,6 +90,7 @@ class Resources:
         self._env = env
         self.watches = WatchFeed(env)
         self.blocks = ListBlocks(env.limits, env.metrics)
+        self.watch_counts = WatchCounts(env)
         self._types = type_table()
         self.plain_get = remembered_plain_gets(self.kind_of)
 
@@ -194,7 +196,7 @@ def _verb(path: ResourcePath, method: str, query: parameters.Query) -> str:
         found = _METHOD_VERBS.get(method)
     else:
         found = _COLLECTION_VERBS.get(method)
-        if found == "list" and parameters.flag(query, "watch"):
+        if found == "list" and parameters.flag(query, "watch") and method != "HEAD":
             found = "watch"
     if found is None:
         raise MethodNotAllowed(f"{method} is not allowed on {'an object' if path.name else 'a collection'}")
@@ -267,14 +269,16 @@ class _Call:
         writer = WatchWriter(
             resources.watches, self._exchange, self._served_kind, self._form, include, origins=origins, convert=convert
         )
-        try:
-            stream = await resources.service.open_event_stream(OpenWatch(self._kind, options))
-        except Compacted as error:
-            if origins:
-                raise
-            writer.refuse(error)
-            return
-        await writer.run(stream, bookmarks=options.allow_bookmarks)
+        with resources.watch_counts.watching(self._caller.user):
+            try:
+                stream = await resources.service.open_event_stream(OpenWatch(self._kind, options))
+            except Compacted as error:
+                if origins:
+                    raise
+                writer.refuse(error)
+                return
+            self._exchange.leave_seat()
+            await writer.run(stream, bookmarks=options.allow_bookmarks)
 
     # -- writes ------------------------------------------------------------------------------------
 

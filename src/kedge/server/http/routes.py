@@ -35,7 +35,7 @@ def resource_path(path: bytes) -> ResourcePath | None:
     Clients ask for the same objects again and again, so the answers for short paths are remembered.
 
     Raises:
-        BadRequest: the path is not UTF-8, or has too many parts for a resource.
+        BadRequest: the path is not UTF-8, has a part that is no name, or too many parts for a resource.
     """
     return _remembered(path) if len(path) <= PATH_BYTES_REMEMBERED else _parse(path)
 
@@ -87,7 +87,20 @@ _remembered = lru_cache(maxsize=4096)(_parse)
 def _parts(path: bytes) -> list[str]:
     try:
         if b"%" not in path:
-            return [part for part in path.decode().split("/") if part]
-        return [unquote_to_bytes(part).decode() for part in path.split(b"/") if part]
+            parts = [part for part in path.decode().split("/") if part]
+        else:
+            parts = [unquote_to_bytes(part).decode() for part in path.split(b"/") if part]
     except UnicodeDecodeError as error:
         raise BadRequest("the path is not UTF-8") from error
+    if b"%" in path or b"/." in path:
+        for part in parts:
+            _check_part(part)
+    return parts
+
+
+def _check_part(part: str) -> None:
+    """Refuse parts that are no name of any object, and that a store or a proxy could read as another path."""
+    if part in (".", "..") or "/" in part or "%" in part or not part.isprintable():
+        raise BadRequest(
+            f"{part!r} in the path is no name: a name is not . or .., and has no /, % or control character"
+        )

@@ -58,7 +58,7 @@ class ApiServer:
         self._env = env
         self._service = service
         self.handler = ApiHandler(service, env, authenticator or Authenticator(), AgentDialer(service, env, agents_tls))
-        self.connections = Connections(self.handler, env)
+        self.connections = Connections(self.handler, env, self.handler.flow.expire)
         self._listener: asyncio.base_events.Server | TlsListener | None = None
         self._sweeper: asyncio.Task[None] | None = None
 

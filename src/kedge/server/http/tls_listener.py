@@ -12,10 +12,24 @@ from contextlib import suppress
 
 from kedge.env import Env
 from kedge.server.http.connection import Connections
+from kedge.server.http.peers import address_of
 
-_BACKLOG = 100
+_BACKLOG = 1_024
+"""Connections that the kernel holds until they are accepted: a burst of one client leaves room for others."""
 _PAUSE_S = 1.0
 """Pause after an accept that failed, as asyncio has it: the process may have no file descriptor left."""
+
+
+class _Handshake:
+    """A handshake under way, which counts as a connection of its peer."""
+
+    dispensable = True
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def abort(self) -> None:
+        self._task.cancel()
 
 
 class TlsListener:
@@ -27,7 +41,7 @@ class TlsListener:
         self._tls = tls
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         env.metrics.gauge("kedge_http_handshakes", "TLS handshakes under way", ()).set_function(
             lambda: len(self._handshakes)
         )
@@ -59,17 +73,29 @@ class TlsListener:
         loop, connections = asyncio.get_running_loop(), self._connections
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, peername = await loop.sock_accept(listening)
             except OSError:
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if len(connections.open) + len(self._handshakes) >= connections.limits.http_connections_max:
+            address = address_of(peername)
+            if not connections.peers.has_room(address):
                 connections.refused.inc()
                 accepted.close()
-                continue
-            task = self._env.spawn(self._shake_hands(accepted), name="http handshake")
-            self._handshakes[task] = None
-            task.add_done_callback(self._handshakes.pop)
+            else:
+                self._begin(accepted, address)
+            await asyncio.sleep(0)  # a burst of connections is accepted one in each turn: a handshake takes about 1 ms
+
+    def _begin(self, accepted: socket.socket, address: str) -> None:
+        task = self._env.spawn(self._shake_hands(accepted), name="http handshake")
+        handshake = _Handshake(task)
+        self._handshakes[task] = None
+        self._connections.peers.add(address, handshake)
+
+        def forget(ended: asyncio.Task[None]) -> None:
+            del self._handshakes[ended]
+            self._connections.peers.remove(address, handshake)
+
+        task.add_done_callback(forget)
 
     async def _shake_hands(self, accepted: socket.socket) -> None:
         try:
@@ -77,7 +103,7 @@ class TlsListener:
                 self._connections.protocol,
                 accepted,
                 ssl=self._tls,
-                ssl_handshake_timeout=self._connections.limits.http_request_s,
+                ssl_handshake_timeout=self._connections.limits.http_handshake_s,
             )
         except (OSError, ssl.SSLError, TimeoutError):
             self._failed.inc()

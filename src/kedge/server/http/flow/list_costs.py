@@ -1,0 +1,48 @@
+"""How many bytes a list will have: as many as the last one of the same resource, namespace and limit had."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kedge.server.http.parameters import Query
+from kedge.server.http.routes import ResourcePath
+
+
+class ListShape(NamedTuple):
+    """Lists that are about equally long."""
+
+    group: str
+    resource: str
+    namespace: str
+    limit: str
+    selects: bool = False
+    """Whether it has a selector. Then it costs as much as without: every object is examined."""
+
+    @classmethod
+    def of(cls, path: ResourcePath, query: Query) -> ListShape:
+        selects = bool(query.get("labelSelector") or query.get("fieldSelector"))
+        return cls(path.group, path.resource, path.namespace, query.get("limit", ""), selects)
+
+
+class ListCosts:
+    """The sizes of recent lists."""
+
+    def __init__(self, remembered_max: int, unknown_bytes: int) -> None:
+        self._remembered_max = remembered_max
+        self._unknown_bytes = unknown_bytes
+        self._sizes: dict[ListShape, int] = {}
+
+    def estimate(self, shape: ListShape) -> int:
+        return self._sizes.get(shape._replace(selects=False), self._unknown_bytes)
+
+    def observe(self, shape: ListShape, size: int) -> None:
+        """A list of this shape had so many bytes. The oldest size is forgotten when there are too many."""
+        if shape.selects:
+            return
+        self._sizes.pop(shape, None)
+        if len(self._sizes) >= self._remembered_max:
+            del self._sizes[next(iter(self._sizes))]
+        self._sizes[shape] = size
+
+    def __len__(self) -> int:
+        return len(self._sizes)

@@ -1,0 +1,97 @@
+"""`python -m tests.fuzz --requests N [--seed S]`: fuzz a `kedge server` over HTTPS, and print counts by status.
+
+Inputs that break something are written to the corpus, where the tests find them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.fuzz.openapi import fuzz_openapi
+from tests.fuzz.peer import Peer, Tally
+from tests.fuzz.runs import CORPUS, check_nothing_half_written, fuzz_raw, fuzz_requests, prepare
+from tests.kit.api_server import ServerProcess, running_server
+
+from kedge.api.access import MASTERS
+from kedge.client.http import read_kubeconfig
+from kedge.server.http.certificates import Authority
+
+MEMORY_MB_MAX = 2_048
+"""The server keeps every object in memory, and fuzzing creates some; far more means that a bound is missing."""
+_ROUND = 5_000
+
+
+def memory_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def peer_of(server: ServerProcess) -> Peer:
+    address = read_kubeconfig(server.kubeconfig)
+    return Peer(address.host, address.port, address.tls)
+
+
+def admin_certificate(state: Path) -> Path:
+    now, path = datetime.now(UTC), state / "fuzz.pem"
+    Authority.ensure(state, now).ensure_client(path, "fuzz", (MASTERS,), now)
+    return path
+
+
+async def fuzz(server: ServerProcess, wanted: int, seed: int) -> Tally:
+    peer = peer_of(server)
+    await prepare(peer)
+    while peer.tally.replies < wanted and not peer.tally.faults:
+        await fuzz_raw(peer, seed, _ROUND // 5)
+        await fuzz_requests(peer, seed, _ROUND)
+        seed += 1
+        print(f"{peer.tally.replies:,} replies, next seed {seed}", flush=True)
+    await check_nothing_half_written(peer)
+    return peer.tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    codes: Counter[int] = Counter()
+    began_s = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder,
+        running_server(Path(folder) / "state") as server,
+    ):
+        tallies = [asyncio.run(fuzz(server, asked.requests, asked.seed))]
+        if importlib.util.find_spec("schemathesis") is not None:
+            files = (str(server.state / "ca.crt"), str(admin_certificate(server.state)))
+            examples = max(1, min(20, asked.requests // 20_000))
+            tallies.append(
+                fuzz_openapi(server.url, *files, seed_number=asked.seed, operations_max=10_000, examples=examples)
+            )
+        used_mb = memory_mb(server.pid)
+        log = server.log
+    for tally in tallies:
+        codes.update(tally.codes)
+        for text, sent in zip(tally.faults, tally.broken, strict=True):
+            print(text, file=sys.stderr)
+            (CORPUS / f"{hashlib.sha256(sent).hexdigest()[:12]}.http").write_bytes(sent)
+    for code, count in sorted(codes.items()):
+        print(f"{code} {count:>10,}")
+    print(f"all {sum(codes.values()):>10,} replies in {time.monotonic() - began_s:,.0f} s; server: {used_mb:,.0f} MB")
+    tracebacks = log.count("Traceback")
+    if tracebacks:
+        print(f"the server logged {tracebacks} tracebacks:\n{log[-5_000:]}", file=sys.stderr)
+    return int(bool(tracebacks or used_mb > MEMORY_MB_MAX or any(tally.faults for tally in tallies)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -167,7 +167,7 @@ def test_show_marks_values_that_differ_and_names_their_source(tmp_path: Path) ->
     assert ["*", "limits.pod_burst", "7", "100", f"{file}:2"] in rows
     assert ["limits.history_s", "300", "300", f"{file}:3"] in rows
     assert ["*", "agent.zone", "east", "zone-a", f"{file}:5"] in rows
-    assert ["*", "agent.kubeconfig", "/k", "(required)", "$KUBECONFIG"] in rows
+    assert ["*", "agent.kubeconfig", "/k", "-", "$KUBECONFIG"] in rows
     assert ["server.listen", "127.0.0.1:6443", "127.0.0.1:6443", "default"] in rows
     changed = run("config", "show", "--config", file, "--changed", env=env).stdout.splitlines()
     assert len(changed) == 1 + 2 + 3

@@ -1092,6 +1092,30 @@ class Limits:
         20.0, "requests under way may take this long to finish after SIGTERM", metric="kedge_http_connections"
     )
 
+    # -- audit
+    audit_file_bytes_max: int = bound(
+        32 << 20, "one file of the audit log; then another is begun", metric="kedge_audit_bytes"
+    )
+    audit_files_max: int = bound(
+        8, "files of the audit log; past it the oldest is removed", metric="kedge_audit_files", least=2
+    )
+    audit_sync_s: float = bound(
+        0.5, "a kill or a power failure may lose this much of the audit log", metric="kedge_audit_write_seconds"
+    )
+    audit_pending_bytes_max: int = bound(
+        8 << 20,
+        "entries that wait for the disk; past it they are dropped, and past half of it a strict log refuses writes",
+        metric="kedge_audit_pending_bytes",
+    )
+    audit_body_bytes_max: int = bound(
+        64 << 10,
+        "a body in an entry; a larger one is left out",
+        metric="kedge_audit_bodies_left_out_total",
+    )
+    audit_close_s: float = bound(
+        10.0, "a stop waits this long for a slow disk to take the last entries", metric="kedge_audit_dropped_total"
+    )
+
 
 ORDER = (
     ("lease_retry_s", "lease_renew_s", "a holder needs several attempts to renew"),

@@ -29,7 +29,7 @@ class AuditFacts(NamedTuple):
     """`done`, or the name of an error."""
     code: int
     revision_before: Revision
-    """The version that the request replaces, if it names one; else 0."""
+    """The version that the request replaced; of a refused one, the version that it named. Else 0."""
     revision: Revision
     """The version that it wrote or read; 0 if it failed."""
     removed: bool = False
@@ -53,7 +53,7 @@ def audit_facts(request: Request[Any], reply: Any, error: OperatingError | None 
         key=getattr(found, "key", request.target),
         outcome="done" if error is None else type(error).__name__,
         code=200 if error is None else int(to_status(error)["code"]),
-        revision_before=_replaced(request),
+        revision_before=(written.replaced if written is not None else NO_REVISION) or _named(request),
         revision=getattr(found, "revision", NO_REVISION),
         removed=written is not None and written.removed,
     )
@@ -72,7 +72,7 @@ class _BodyVersion(msgspec.Struct, frozen=True):
 _decoder: Final = msgspec.json.Decoder(_BodyVersion)
 
 
-def _replaced(request: Request[Any]) -> Revision:
+def _named(request: Request[Any]) -> Revision:
     match request:
         case Delete() | Evict():
             return request.options.revision

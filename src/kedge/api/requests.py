@@ -173,6 +173,8 @@ class Written(msgspec.Struct, frozen=True):
     removed: bool = False
     unanswered_s: float = 0.0
     """How long it had no answer, if the reply was lost and the client found the write by a read or a repeat; else 0."""
+    replaced: Revision = NO_REVISION
+    """The version before the write, as the server proved it; 0 for a new object, a repeat, and over HTTP."""
 
 
 class IssuedToken(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import click
 VERBS = {
     "agent": "Run one node: its pods are processes of this machine.",
     "apply": "Create or change objects as manifests declare them.",
+    "audit": "Print the audit log of a cluster: users, objects, revisions and decisions.",
     "backup": "Write a backup of a cluster's store, also while it runs.",
     "caches": "Print the caches of a running cluster: revision, lag, age and relists.",
     "chaos": "Run the faults of a scenario against a running cluster, and judge it.",

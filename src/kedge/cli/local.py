@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from kedge.errors import KedgeError, Unavailable
 from kedge.keys import NODE_USER_PREFIX
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.span_exporter import SendSpans
+from kedge.server.audit import Auditor
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
@@ -85,6 +87,17 @@ class LocalCluster:
         return self.state / "admin.kubeconfig"
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterSignals:
+    """The spans and the audit log of a cluster. None leaves them out."""
+
+    send_spans: SendSpans | None = None
+    auditor: Auditor | None = None
+
+
+NO_SIGNALS = ClusterSignals()
+
+
 @asynccontextmanager
 async def local_cluster(
     state: Path,
@@ -93,7 +106,7 @@ async def local_cluster(
     nodes: int,
     env: Env | None = None,
     *,
-    send_spans: SendSpans | None = None,
+    signals: ClusterSignals = NO_SIGNALS,
     encryption_keys: Path | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
@@ -102,8 +115,9 @@ async def local_cluster(
     cipher = make_cipher(encryption_keys, env)
     store = await StoreChoice().open(state, env, cipher=cipher)
     service = Service(store, env, token_keys=identity.token_keys, certificate_signer=identity.signer, cipher=cipher)
-    client = Client(DirectTransport(service, caller=UP_USER, groups=(MASTERS,)), env, component="up")
-    server = ApiServer(service, env, agents_tls=identity.agents_tls)
+    direct = partial(DirectTransport, service, auditor=signals.auditor)
+    client = Client(direct(caller=UP_USER, groups=(MASTERS,)), env, component="up")
+    server = ApiServer(service, env, agents_tls=identity.agents_tls, auditor=signals.auditor)
     tasks: list[asyncio.Task[Any]] = []
     drivers: dict[str, ProcessDriver] = {}
     cluster: LocalCluster | None = None
@@ -114,9 +128,9 @@ async def local_cluster(
         await start_cipher(encryption_keys, cipher, store, env)
         await _prepare(service, client, identity)
         bound = await start_https(server, identity, host, port)
-        inner = DirectTransport(service, caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
+        inner = direct(caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
-        plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=send_spans)
+        plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans)
         service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))
@@ -127,7 +141,7 @@ async def local_cluster(
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
             locks.enter_context(folder_lock((folder := node_folder(state, name)) / AGENT_LOCK, "kedge agent"))
-            inner = DirectTransport(service, caller=f"{NODE_USER_PREFIX}{name}", groups=(NODES,), authorized=True)
+            inner = direct(caller=f"{NODE_USER_PREFIX}{name}", groups=(NODES,), authorized=True)
             own = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
             tasks += await _start_agent(own, env, folder, (name, zone), access, plane.recorder, drivers, endpoints)
         await faults.start()

@@ -11,6 +11,7 @@ import ipaddress
 import signal
 import socket
 import ssl
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ import click
 
 from kedge.api.access import MASTERS
 from kedge.api.wellknown import API_SERVERS_GROUP
+from kedge.cli.audit_options import OFF, AuditChoice, audit_options, open_audit
 from kedge.cli.configuration.option import config_option
 from kedge.cli.controller_identities import controller_roles
 from kedge.cli.encryption_keys import ENCRYPTION_KEYS_OPTION, make_cipher, start_cipher
@@ -75,6 +77,7 @@ AGENT_CLIENT = "agent-client.pem"
 @store_options
 @ENCRYPTION_KEYS_OPTION
 @EVENT_LOOP_OPTION
+@audit_options(OFF)
 @log_options
 @config_option
 def server(
@@ -86,6 +89,7 @@ def server(
     store: StoreChoice,
     encryption_keys: Path | None,
     event_loop: str,
+    audit: AuditChoice,
     limits: Limits,
 ) -> None:
     """Serve the API over HTTPS until SIGTERM or Ctrl-C.
@@ -98,7 +102,7 @@ def server(
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _KeyFiles(pki or state, encryption_keys, replace_keys)
         address = _ServerAddress(host, port, advertised_hosts(advertise))
-        run_on(event_loop, _run(state, keys, address, store, limits))
+        run_on(event_loop, _run(state, keys, address, store, audit, limits))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -124,7 +128,9 @@ class _KeyFiles(NamedTuple):
     """Whether the keys in `pki` are recorded in the store instead of those before."""
 
 
-async def _run(state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, limits: Limits) -> None:
+async def _run(
+    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, audit: AuditChoice, limits: Limits
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -133,12 +139,14 @@ async def _run(state: Path, keys: _KeyFiles, address: _ServerAddress, choice: St
     raise_open_files(limits)
     tune_collector()
     cipher = make_cipher(keys.encryption, env)
-    store = await choice.open(state, env, cipher=cipher)
-    try:
+    async with AsyncExitStack() as stack:
+        store = await choice.open(state, env, cipher=cipher)
+        stack.push_async_callback(store.close)
+        auditor = await stack.enter_async_context(open_audit(audit, state, env))
         await start_cipher(keys.encryption, cipher, store, env)
         identity = ensure_identity(state, address.host, env, address.advertised, pki=keys.pki)
         service = Service(store, env, token_keys=identity.token_keys, certificate_signer=identity.signer, cipher=cipher)
-        inside = DirectTransport(service, caller=SERVER_USER, groups=(MASTERS,))
+        inside = DirectTransport(service, caller=SERVER_USER, groups=(MASTERS,), auditor=auditor)
         await ensure_namespaces(Client(inside, env, component="server"))
         await service.check_keys(identity.shared_keys, replace=keys.replace)
         await service.ensure_default_roles(controller_roles())
@@ -147,7 +155,7 @@ async def _run(state: Path, keys: _KeyFiles, address: _ServerAddress, choice: St
         logging = env.spawn(log.run(), name="decision log")
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")
-        running = ApiServer(service, env, agents_tls=identity.agents_tls)
+        running = ApiServer(service, env, agents_tls=identity.agents_tls, auditor=auditor)
         bound = await start_https(running, identity, *address)
         click.echo(f"serving {url_of(address.host, bound)}", err=True)
         stopping = asyncio.ensure_future(stop.wait())
@@ -162,8 +170,6 @@ async def _run(state: Path, keys: _KeyFiles, address: _ServerAddress, choice: St
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause
         upkeep.cancel()
-    finally:
-        await store.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ UP_LOCK = "up.lock"
 AGENT_LOCK = "agent.lock"
 DECISIONS = "decisions"
 """The folder of decision logs, below a state folder: its own log is of `kedge up`, those below it of components."""
+AUDIT = "audit"
+"""The folder of the audit log of an API server, below its state folder."""
 STOP_S = 30.0
 """`kedge up` that has not stopped by then is killed: everything it did is on disk."""
 _FLOCK = "hhqqi"  # struct flock: type, whence, start, length, pid

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from kedge.cli.audit_options import WRITES, AuditChoice, audit_options, open_audit
 from kedge.cli.configuration.option import config_option, current_config
 from kedge.cli.encryption_keys import ENCRYPTION_KEYS_OPTION
 from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
@@ -78,6 +80,7 @@ def no_cluster(state: Path, start: str = "kedge up") -> str:
 @click.option("--quiet", "-q", is_flag=True, help="Do not follow the stages of workloads.")
 @ENCRYPTION_KEYS_OPTION
 @OTLP_ENDPOINT_OPTION
+@audit_options(WRITES)
 @log_options
 @config_option
 def up(
@@ -90,6 +93,7 @@ def up(
     quiet: bool,
     encryption_keys: Path | None,
     otlp_endpoint: str,
+    audit: AuditChoice,
     limits: Limits,
 ) -> None:
     """Run a whole cluster here: API server, scheduler, controllers and nodes with real processes.
@@ -111,11 +115,15 @@ def up(
         _demo(nodes, state if own else None, limits, keep=keep)
     elif detach:
         with command_errors(folder):
-            _detach(folder, listen, nodes, otlp_endpoint, encryption_keys)
+            options = ["--otlp-endpoint", otlp_endpoint, *audit.arguments()]
+            if encryption_keys is not None:
+                options += ["--encryption-keys", str(encryption_keys)]
+            _detach(folder, listen, nodes, options)
     else:
         stop = f"stop it with `{with_state('kedge down', folder)}` first"
+        signals = _SignalChoice(otlp_endpoint, audit)
         with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up", next_step=stop):
-            asyncio.run(_run(folder, host, port, nodes, limits, otlp_endpoint, encryption_keys, quiet=quiet))
+            asyncio.run(_run(folder, (host, port), nodes, limits, signals, encryption_keys, quiet=quiet))
 
 
 def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None:
@@ -132,7 +140,7 @@ def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None
         raise click.Abort from error
 
 
-def _detach(folder: Path, listen: str, nodes: int, otlp_endpoint: str = "", keys: Path | None = None) -> None:
+def _detach(folder: Path, listen: str, nodes: int, options: Sequence[str] = ()) -> None:
     """Start `kedge up` in a session of its own, and wait until it serves."""
     from kedge.cli.state_folder import UP_LOCK, holder_of
     from kedge.errors import Unavailable
@@ -146,9 +154,7 @@ def _detach(folder: Path, listen: str, nodes: int, otlp_endpoint: str = "", keys
     command = [sys.executable, "-m", "kedge", "up", "--quiet", "--state", str(folder), "--listen", listen]
     if (file := current_config().path) is not None:
         command += ["--config", str(file)]
-    command += [*log_arguments(), "--otlp-endpoint", otlp_endpoint]
-    if keys is not None:
-        command += ["--encryption-keys", str(keys)]
+    command += [*log_arguments(), *options]
     with (folder / LOG).open("wb") as log:
         started = subprocess.Popen(
             [*command, "--nodes", str(nodes)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -188,19 +194,35 @@ def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
     )
 
 
+class _SignalChoice(NamedTuple):
+    """Where spans go, and what the audit log keeps."""
+
+    otlp_endpoint: str
+    audit: AuditChoice
+
+
 async def _run(
-    state: Path, host: str, port: int, nodes: int, limits: Limits, otlp_endpoint: str, keys: Path | None, *, quiet: bool
+    state: Path,
+    listen: tuple[str, int],
+    nodes: int,
+    limits: Limits,
+    signals: _SignalChoice,
+    keys: Path | None,
+    *,
+    quiet: bool,
 ) -> None:
-    from kedge.cli.local import local_cluster
+    from kedge.cli.local import ClusterSignals, local_cluster
     from kedge.env import system_env
 
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    env = system_env(limits=limits)
     async with (
-        span_sender(otlp_endpoint) as send_spans,
+        span_sender(signals.otlp_endpoint) as send_spans,
+        open_audit(signals.audit, state, env) as auditor,
         local_cluster(
-            state, host, port, nodes, system_env(limits=limits), send_spans=send_spans, encryption_keys=keys
+            state, *listen, nodes, env, signals=ClusterSignals(send_spans, auditor), encryption_keys=keys
         ) as cluster,
     ):
         await _until_ready(cluster, nodes, stop)

@@ -25,6 +25,7 @@ async def test_a_write_has_one_line_with_the_facts_of_an_audit_record() -> None:
         created, patched = [line for line in log.documents if line.get("key") == "ConfigMap/default/web"]
     assert (created["verb"], created["key"], created["outcome"]) == ("create", "ConfigMap/default/web", "done")
     assert patched["took_s"] >= 0
+    before = created["revision"]
     del patched["time"], patched["took_s"]
     assert patched == {
         "level": "info",
@@ -37,6 +38,7 @@ async def test_a_write_has_one_line_with_the_facts_of_an_audit_record() -> None:
         "key": "ConfigMap/default/web",
         "outcome": "done",
         "code": 200,
+        "revision_before": before,
         "revision": int(version),
     }
 

@@ -19,6 +19,7 @@ from kedge.api.types import type_table
 from kedge.api.wellknown import METRICS_GROUP, ROTATE_KEYS_PATH
 from kedge.env import Env
 from kedge.errors import NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable, check
+from kedge.server.audit import Auditor
 from kedge.server.http.access import OPEN_PATHS, Authenticator, acting_caller
 from kedge.server.http.agents import AgentDialer
 from kedge.server.http.backups import BACKUP_PATH, serve_backup
@@ -33,6 +34,7 @@ from kedge.server.http.parameters import parse_query
 from kedge.server.http.plain_gets import PlainGet
 from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
+from kedge.server.http.request_audit import begin_audit
 from kedge.server.http.resources import Resources
 from kedge.server.http.reviews import Reviews, is_review
 from kedge.server.http.routes import PATH_BYTES_REMEMBERED, ResourcePath, resource_path
@@ -59,10 +61,18 @@ KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "36"
 class ApiHandler:
     """Answers every request of one server."""
 
-    def __init__(self, service: Service, env: Env, authenticator: Authenticator, agents: AgentDialer) -> None:
+    def __init__(
+        self,
+        service: Service,
+        env: Env,
+        authenticator: Authenticator,
+        agents: AgentDialer,
+        auditor: Auditor | None = None,
+    ) -> None:
         self._env = env
         self._service = service
         self._authenticator = authenticator
+        self._auditor = auditor
         self.ready = False
         """Whether `/readyz` answers 200."""
         self.authority_pem = ""
@@ -101,39 +111,63 @@ class ApiHandler:
         path = request.path
         if request.method != "GET" or request.late or len(path) > PATH_BYTES_REMEMBERED or not path.startswith(b"/api"):
             return False
+        if self._auditor is not None:
+            begin_audit(self._auditor, request, exchange, self._env)
         try:
             shown = self._authenticator.caller(request)
             if shown is None:
                 return False
-            caller = acting_caller(shown, request.headers, self._service.access)
+            caller = self._acting(shown, request, exchange)
             wanted = self._resources.plain_get(path)
             if wanted is None:
                 return False
             if not self.flow.start_nowait():
                 exchange.deferred = True
                 answer = partial(self._answer_deferred, wanted, request, exchange, caller)
-                self.flow.defer(caller, wanted.path, exchange, answer, partial(self._fail, exchange=exchange))
+                self.flow.defer(
+                    caller, wanted.path, exchange, answer, partial(self._refuse_deferred, exchange=exchange)
+                )
                 return True
-            return self._resources.serve_nowait(wanted, request, exchange, caller)
+            if not self._resources.serve_nowait(wanted, request, exchange, caller):
+                return False
         except OperatingError as error:
             self._fail(error, exchange)
         except Exception:  # noqa: BLE001  # a bug in one request must not end the server
             self._fail_unexpectedly(request, exchange)
+        if exchange.audit is not None:
+            exchange.audit.finish()
         return True
 
     def _answer_deferred(self, wanted: PlainGet, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
         """As `answer_nowait`, of a get that had to wait for its turn."""
-        if exchange.closed:
-            return
         try:
-            if not self._resources.serve_nowait(wanted, request, exchange, caller):
+            if not exchange.closed and not self._resources.serve_nowait(wanted, request, exchange, caller):
                 exchange.connection.handle_in_task(request, exchange)
+                return
         except OperatingError as error:
             self._fail(error, exchange)
         except Exception:  # noqa: BLE001  # a bug in one request must not end the server
             self._fail_unexpectedly(request, exchange)
+        if exchange.audit is not None:
+            exchange.audit.finish()
+
+    def _refuse_deferred(self, error: OperatingError, exchange: Exchange) -> None:
+        self._fail(error, exchange)
+        if exchange.audit is not None:
+            exchange.audit.finish()
+
+    def _acting(self, shown: Caller, request: HttpRequest, exchange: Exchange) -> Caller:
+        """The user that an authenticated caller acts as. A strict audit log may refuse the request."""
+        if exchange.audit is None:
+            return acting_caller(shown, request.headers, self._service.access)
+        exchange.audit.authenticated(shown)
+        caller = acting_caller(shown, request.headers, self._service.access)
+        exchange.audit.acts_as(caller)
+        return caller
 
     async def __call__(self, request: HttpRequest, exchange: Exchange) -> None:
+        if self._auditor is not None and exchange.audit is None:
+            begin_audit(self._auditor, request, exchange, self._env)
         try:
             if request.late:
                 raise ServerStopping
@@ -147,6 +181,9 @@ class ApiHandler:
             raise
         except Exception:  # noqa: BLE001  # a bug in one request must not end the server
             self._fail_unexpectedly(request, exchange)
+        finally:
+            if exchange.audit is not None:
+                exchange.audit.finish()
 
     def _fail_unexpectedly(self, request: HttpRequest, exchange: Exchange) -> None:
         _LOG.exception("request %s %s failed", request.method, request.path.decode("latin-1"))
@@ -154,6 +191,8 @@ class ApiHandler:
             exchange.respond(500, status_body(500, "InternalError", "internal error: see the log of the server"))
 
     def _fail(self, error: OperatingError, exchange: Exchange) -> None:
+        if exchange.audit is not None:
+            exchange.audit.failed(error)
         if exchange.started:
             return
         code, body = error_body(error, self._service.kinds)
@@ -173,7 +212,7 @@ class ApiHandler:
         shown = self._authenticator.caller(request)
         if shown is None:
             shown = await self._authenticator.token_caller(request, self._service, self._env)
-        caller = acting_caller(shown, request.headers, self._service.access)
+        caller = self._acting(shown, request, exchange)
         if path == BACKUP_PATH:
             await serve_backup(self._service, self._env, caller, exchange)
         elif path == _BATCH_PATH and request.method == "POST":

@@ -123,6 +123,8 @@ class _CallExchange(Exchange):
     def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         del content_type  # all writes are answered in JSON
         self.started = self.ended = True
+        if self.audit is not None:
+            self.audit.answered(code)
         self.connection.answered(self.method, code, self.begun_s)
         named: dict[str, str] = {}
         for name, value in headers:

@@ -13,8 +13,11 @@ from kedge.server.http.reply_head import Header, as_chunk, reply_head
 if TYPE_CHECKING:
     from kedge.server.http.connection import HttpConnection
     from kedge.server.http.flow import Seat
+    from kedge.server.http.request_audit import RequestAudit
 
 JSON = b"application/json"
+_SWITCHED = 101
+"""The code of a connection that has left HTTP."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
@@ -52,6 +55,7 @@ class Exchange:
         "_on_lost",
         "_on_writable",
         "_plain",
+        "audit",
         "begun_s",
         "closed",
         "congested",
@@ -74,6 +78,8 @@ class Exchange:
         self._plain = False
         self._head_only = False
         self.begun_s = connection.now_s()
+        self.audit: RequestAudit | None = None
+        """The entry of the audit log in the making; None for a request that is not logged."""
         self.task: asyncio.Task[None] | None = None
         self.seat: Seat | None = None
         """The right to be under way, of a request that is handled in a task."""
@@ -90,6 +96,8 @@ class Exchange:
     def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         """Send the whole reply."""
         self.started = self.ended = True
+        if self.audit is not None:
+            self.audit.answered(code)
         connection = self.connection
         now_s = connection.answered(self.request.method, code, self.begun_s)
         keep_alive = self._keep_alive and not connection.draining
@@ -100,6 +108,8 @@ class Exchange:
     def start(self, code: int, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         """Begin a reply whose length is not known: in chunks, or until the connection closes for HTTP/1.0."""
         self.started = True
+        if self.audit is not None:
+            self.audit.started(code)
         self.connection.began(self.request.method, code)
         self._plain = self.request.version == "1.0"
         self._head_only = self.request.method == "HEAD"
@@ -170,6 +180,8 @@ class Exchange:
     def take_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Leave HTTP: the caller writes the reply and all that follows as raw bytes, and closes the connection."""
         self.started = self.ended = True
+        if self.audit is not None:
+            self.audit.started(_SWITCHED)
         return self.connection.take_over()
 
     def on_lost(self, notify: Callable[[], None]) -> None:

@@ -67,7 +67,7 @@ from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.negotiation import ReplyForm, reply_form
 from kedge.server.http.plain_gets import PlainGet, remembered_plain_gets
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
-from kedge.server.http.routes import ResourcePath, attributes_of
+from kedge.server.http.routes import ResourcePath, attributes_of, verb_of
 from kedge.server.http.streams import WatchFeed, WatchWriter
 from kedge.server.http.versions import ServedVersion
 from kedge.server.service import Service
@@ -78,8 +78,6 @@ OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",
 """Requests of kedge alone, by the kind that they are about."""
 TOKEN_S = 3600
 """The time of a token whose request names none, as in Kubernetes."""
-_METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
 
 
 class Resources:
@@ -112,6 +110,8 @@ class Resources:
         found = self._service.get_nowait(wanted.key)
         if found is None:
             return False
+        if exchange.audit is not None:
+            exchange.audit.sent(Get(wanted.key, GetOptions(caller=caller.user)), found)
         body = found.json()
         own = http_headers.ORIGINS in headers or http_headers.OPERATION in headers
         if query or own or form is not ReplyForm.OBJECT or len(body) >= GZIP_BYTES_MIN:
@@ -125,7 +125,7 @@ class Resources:
         version = versions.served_version(path)
         kind = self._kind(path, version)
         query = parameters.parse_query(request.query)
-        verb = _verb(path, request.method, query)
+        verb = verb_of(path, request.method, watches=parameters.flag(query, "watch"))
         if verb == "deletecollection" and verb not in verbs_of(kind):
             raise MethodNotAllowed(f"{kind.resource} are deleted one at a time")
         wanted = attributes_of(path, verb, query.get("fieldSelector", ""))
@@ -189,18 +189,6 @@ class Resources:
         if found and validation == "Strict":
             raise BadRequest(f"strict decoding error: {', '.join(found)}")
         return found
-
-
-def _verb(path: ResourcePath, method: str, query: parameters.Query) -> str:
-    if path.name:
-        found = _METHOD_VERBS.get(method)
-    else:
-        found = _COLLECTION_VERBS.get(method)
-        if found == "list" and parameters.flag(query, "watch") and method != "HEAD":
-            found = "watch"
-    if found is None:
-        raise MethodNotAllowed(f"{method} is not allowed on {'an object' if path.name else 'a collection'}")
-    return found
 
 
 class _Call:
@@ -475,6 +463,8 @@ class _Call:
         """Pass a request to the service, and log it: the one place that has each request and its reply."""
         env, level = self._resources.env, DEBUG if request.reads else INFO
         send = send or self._resources.service.send
+        if self._exchange.audit is not None:
+            send = self._exchange.audit.through(send)
         if not env.log.enabled(level):
             return await send(request)
         began_s = env.monotonic()

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from kedge.api.access import Attributes
-from kedge.errors import BadRequest
+from kedge.errors import BadRequest, MethodNotAllowed
 
 
 class ResourcePath(NamedTuple):
@@ -24,6 +24,8 @@ class ResourcePath(NamedTuple):
     subresource: str = ""
 
 
+_METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
 PATH_BYTES_REMEMBERED: Final = 256
 """Longer paths are read each time."""
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
@@ -60,6 +62,23 @@ def _parse(path: bytes) -> ResourcePath | None:
         raise BadRequest(f"/{'/'.join(parts)} has more parts than a resource: RESOURCE/NAME/SUBRESOURCE")
     resource, name, subresource = (*rest, "", "")[:3]
     return ResourcePath(group, version, resource, namespace, name, subresource)
+
+
+def verb_of(path: ResourcePath, method: str, *, watches: bool) -> str:
+    """The verb of a request; `watches` is its parameter `watch`.
+
+    Raises:
+        MethodNotAllowed: there is none.
+    """
+    if path.name:
+        found = _METHOD_VERBS.get(method)
+    else:
+        found = _COLLECTION_VERBS.get(method)
+        if found == "list" and watches and method != "HEAD":
+            found = "watch"
+    if found is None:
+        raise MethodNotAllowed(f"{method} is not allowed on {'an object' if path.name else 'a collection'}")
+    return found
 
 
 def attributes_of(path: ResourcePath, verb: str, field_selector: str = "") -> Attributes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kedge.env import Env
 from kedge.limits import Limits
+from kedge.server.audit import Auditor
 from kedge.server.http.access import Authenticator
 from kedge.server.http.agents import AgentDialer
 from kedge.server.http.api import ApiHandler
@@ -53,11 +54,14 @@ class ApiServer:
         *,
         authenticator: Authenticator | None = None,
         agents_tls: ssl.SSLContext | None = None,
+        auditor: Auditor | None = None,
     ) -> None:
-        """Logs, exec and attach reach agents with the client certificate of `agents_tls`; without it they do not."""
+        """Logs, exec and attach reach agents with the client certificate of `agents_tls`; without it they do not. The
+        owner of `auditor` closes its log after the server has stopped."""
         self._env = env
         self._service = service
-        self.handler = ApiHandler(service, env, authenticator or Authenticator(), AgentDialer(service, env, agents_tls))
+        agents = AgentDialer(service, env, agents_tls)
+        self.handler = ApiHandler(service, env, authenticator or Authenticator(), agents, auditor)
         self.connections = Connections(self.handler, env, self.handler.flow.expire)
         self._listener: asyncio.base_events.Server | TlsListener | None = None
         self._sweeper: asyncio.Task[None] | None = None

@@ -137,6 +137,11 @@ class Proof:
         entry = self.reads.get(key)
         return None if entry is None else self._core.object_of(entry)
 
+    def revision_of(self, key: Key) -> Revision:
+        """The version under a key that this attempt has read; 0 if it was absent."""
+        entry = self.reads.get(key)
+        return NO_REVISION if entry is None else entry.modified
+
     def put(self, key: Key, value: bytes, *, latest_only: bool = False) -> None:
         self.writes[key] = Put(key, value, latest_only)
 
@@ -373,7 +378,7 @@ class Core:
         )
         known = self._objects.get(staged.key)
         if known is not None and known.revision == revision and not staged.removed:
-            return Written(known, staged.warnings)  # a watch delivered it first
+            return Written(known, staged.warnings, replaced=proof.revision_of(staged.key))  # a watch delivered it first
         found = Object(
             staged.kind,
             staged.key,
@@ -387,13 +392,13 @@ class Core:
             self.forget(staged.key)
         else:
             self.remember(found)
-        return Written(found, staged.warnings, staged.removed)
+        return Written(found, staged.warnings, staged.removed, replaced=proof.revision_of(staged.key))
 
     def _unwritten(self, proof: Proof, staged: Staged, *, dry_run: bool) -> Written:
         """The reply to a write without effect is the current object; to a dry run, the would-be object."""
         entry = proof.reads.get(staged.key)
         if entry is not None and not dry_run:
-            return Written(self.object_of(entry), staged.warnings, staged.removed)
+            return Written(self.object_of(entry), staged.warnings, staged.removed, replaced=entry.modified)
         found = Object(
             staged.kind,
             staged.key,

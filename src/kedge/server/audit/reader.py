@@ -1,0 +1,105 @@
+"""Reads the audit log of a state folder: entries that match a query, oldest first, also while it is written.
+
+`kedge audit` prints them. Lines that a kill cut off are passed over and counted, never raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kedge.api.wellknown import DECISION_ANNOTATION
+from kedge.errors import NotFound
+from kedge.server.audit.events import GAP_KIND, AuditEvent, AuditGap
+from kedge.server.audit.files import audit_files
+
+_event: Final = msgspec.json.Decoder(AuditEvent)
+_gap: Final = msgspec.json.Decoder(AuditGap)
+_GAP_MARK: Final = f'"kind":"{GAP_KIND}"'.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Conditions that all hold for an entry. An empty one holds for each."""
+
+    decision: str = ""
+    user: str = ""
+    """The authenticated user, or the one that it impersonates."""
+    group: str = ""
+    resource: str = ""
+    """The plural of a kind, in the API group `group`."""
+    namespace: str = ""
+    name: str = ""
+    since: datetime | None = None
+
+    def matches(self, event: AuditEvent) -> bool:
+        if self.since is not None and event.at < self.since:
+            return False
+        if self.decision and event.annotations.get(DECISION_ANNOTATION) != self.decision:
+            return False
+        if self.user and self.user not in (event.user.username, getattr(event.impersonated_user, "username", "")):
+            return False
+        if not self.resource:
+            return True
+        ref = event.object_ref
+        if ref is None or (ref.api_group, ref.resource) != (self.group, self.resource):
+            return False
+        return (not self.name or ref.name == self.name) and (not self.namespace or ref.namespace == self.namespace)
+
+    @property
+    def marks(self) -> tuple[bytes, ...]:
+        """Bytes that the line of a matching entry has: most lines need not be decoded."""
+        texts = (self.decision, self.user, self.resource, self.name)
+        return tuple(msgspec.json.encode(text) for text in texts if text)
+
+
+class AuditReader:
+    """The entries of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.unreadable = 0
+        """Lines that were passed over: a kill cut them off, or a disk damaged them."""
+
+    def read(self, query: AuditQuery | None = None) -> Iterator[AuditEvent | AuditGap]:
+        """Entries that match, and each gap in the time of the query.
+
+        Raises:
+            NotFound: there is no audit log. Start the server with `--audit-policy`.
+        """
+        query = query or AuditQuery()
+        try:
+            paths = list(audit_files(self._directory).values())
+        except OSError as error:
+            raise NotFound(
+                f"no audit log can be read in {self._directory}: {error.strerror}; start the server with"
+                " --audit-policy, or give another --state"
+            ) from error
+        marks = query.marks
+        for path in paths:
+            try:
+                with path.open("rb") as file:
+                    for line in file:
+                        if _GAP_MARK in line or all(mark in line for mark in marks):
+                            yield from self._parsed(line, query)
+            except FileNotFoundError:
+                continue  # rotated meanwhile
+
+    def _parsed(self, line: bytes, query: AuditQuery) -> Iterator[AuditEvent | AuditGap]:
+        try:
+            if line.startswith(b"{" + _GAP_MARK):
+                gap = _gap.decode(line)
+                if query.since is None or gap.at >= query.since:
+                    yield gap
+                return
+            event = _event.decode(line)
+        except msgspec.MsgspecError:
+            self.unreadable += bool(line.strip())
+            return
+        if query.matches(event):
+            yield event

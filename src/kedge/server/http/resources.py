@@ -125,7 +125,7 @@ class Resources:
         version = versions.served_version(path)
         kind = self._kind(path, version)
         query = parameters.parse_query(request.query)
-        verb = verb_of(path, request.method, watches=parameters.flag(query, "watch"))
+        verb = verb_of(path, request.method, watches=bool(parameters.flag(query, "watch")))
         if verb == "deletecollection" and verb not in verbs_of(kind):
             raise MethodNotAllowed(f"{kind.resource} are deleted one at a time")
         wanted = attributes_of(path, verb, query.get("fieldSelector", ""))

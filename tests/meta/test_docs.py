@@ -21,8 +21,10 @@ from tests.tools import missing_tool, need_tool
 from kedge.api.codec import encode_json
 from kedge.api.kinds import KINDS
 from kedge.api.validation import check_object
+from kedge.api.wellknown import AUDIT_API_VERSION
 from kedge.cli import main
 from kedge.errors import Invalid
+from kedge.server.audit import parse_policy
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,7 +47,7 @@ PLANNED = {
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]*\b")
 FILLED = {
     "ACCOUNT": "web", "COMMAND": "true", "CONDITION": "delete", "CONTROLLER": "deployment", "DIR": "folder",
-    "FILE": "file.yaml",
+    "FILE": "file.yaml", "OUT": "new.db",
     "FUNCTION": "main", "GROUP": "team", "H1": "h1", "H2": "h2", "H3": "h3", "HOST": "127.0.0.1", "ID": "abc",
     "J": "2", "KIND": "pods", "KUBECONFIG": "file.yaml", "MODULE": "json", "N": "3", "NAME": "web",
     "NODE": "node-1", "POD": "web-1", "PORT": "6443", "PREFIX": "prefix", "S1": "s1", "S2": "s2", "S3": "s3",
@@ -263,7 +265,9 @@ def test_a_program_in_the_docs_runs_and_can_be_run_again(page: str, body: str, t
 @pytest.mark.parametrize(("page", "body"), blocks("yaml"))
 def test_an_object_in_the_docs_is_valid(page: str, body: str) -> None:
     for document in yaml.safe_load_all(body):
-        if isinstance(document, dict) and {"apiVersion", "kind"} <= set(document):
+        if isinstance(document, dict) and document.get("apiVersion") == AUDIT_API_VERSION:
+            parse_policy(body, page)
+        elif isinstance(document, dict) and {"apiVersion", "kind"} <= set(document):
             try:
                 check_object(KINDS.of_api(document["apiVersion"], document["kind"]), encode_json(document))
             except Invalid as error:

@@ -1,4 +1,4 @@
-"""Kept files whose checksums hold and whose content nobody wrote: one clear error, whatever reads them."""
+"""Kept files whose checksums hold and whose content is hostile: one clear error from every reader."""
 
 from __future__ import annotations
 

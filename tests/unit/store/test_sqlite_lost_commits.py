@@ -22,7 +22,7 @@ _FRAME = 24 + 16_384
 
 
 async def killed_store(folder: Path, *, checkpoint: bool = False) -> Path:
-    """What a kill leaves after twenty commits: the database, its log and its mark, copied while the store runs."""
+    """The files after a kill and twenty commits: the database, its log and its mark, copied while the store runs."""
     store = await SqliteStore.open(folder / "a.db", env_with())
     for n in range(1, 21):
         await store.commit([], [Put(Key("Thing", "ns", f"t{n}"), b"x" * 200)])

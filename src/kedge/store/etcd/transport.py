@@ -63,7 +63,7 @@ _NOT_SENT = "failed to connect to all addresses"
 _POLL_S = 0.01
 _DRAIN_S = 0.02
 _AHEAD_MAX = 8
-_PROBE_S = 0.4
+_PROBE_S = 0.2
 """A paused member accepts connections: after a failure, members that do not answer a probe by then are used last."""
 
 

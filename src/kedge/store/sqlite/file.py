@@ -1,7 +1,7 @@
 """The file of a SQLite store: its schema and migrations, rows and facts, loading and backup.
 
 A file is a log of versions and a few named facts, each with a checksum. `store` decides what is written to it, `sweep`
-deletes old versions, `opening` opens it.
+deletes old versions, `locked_file` opens it.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def load(
 
 
 def not_sound(row: Sequence[Any]) -> str:
-    """What is wrong with a row whose checksum differs. Its key may be what is damaged."""
+    """The finding for a row whose checksum differs. The damage may be in its key."""
     id_, kind, namespace, name = row[:4]
     where = f"revision {id_ >> SEQ_BITS}" if isinstance(id_, int) else f"id {id_!r}"
     return f"the version of {kind}/{namespace}/{name} at {where} does not have its checksum"

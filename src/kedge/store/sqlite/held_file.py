@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kedge.env import Env
 from kedge.store.sqlite.file import log_of
-from kedge.store.sqlite.opening import identity
+from kedge.store.sqlite.locked_file import identity
 
 
 class HeldFile:
@@ -23,7 +23,7 @@ class HeldFile:
         self._checks = env.metrics.counter("kedge_store_file_checks_total", "Looks for the file of an open store")
 
     def moved(self) -> str:
-        """What happened to the file or its log; empty if both are in their places or it is too early to look."""
+        """The fate of the file or its log; empty if both are in their places or it is too early to look."""
         now_s = self._env.monotonic()
         if now_s - self._looked_s < self._env.limits.store_file_check_s:
             return ""

@@ -20,7 +20,7 @@ from kedge.store.contract import RESTORE_BUMP, Entry
 from kedge.store.sqlite import file
 from kedge.store.sqlite.checksums import is_sound
 from kedge.store.sqlite.failures import in_use
-from kedge.store.sqlite.opening import check_header, check_pages, is_held
+from kedge.store.sqlite.locked_file import check_header, check_pages, is_held
 from kedge.store.sqlite.raw_pages import LostPage, RawPages
 from kedge.store.sqlite.revision_mark import read_mark
 from kedge.store.sqlite.write_ahead import missing_commits
@@ -86,14 +86,14 @@ _LOCK_BYTES: Final = (0x4000_0000, 512)
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing: without a log SQLite is told that the file cannot change."""
+    """A connection that changes nothing. Without a log the file is opened as immutable."""
     log = file.log_of(path)
     has_log = log.exists() and log.stat().st_size > 0
     return sqlite3.connect(f"file:{path}?{'mode=ro' if has_log else 'immutable=1'}", uri=True, timeout=0)
 
 
 class _Examined:
-    """What has been read so far."""
+    """The versions and findings so far."""
 
     def __init__(self) -> None:
         self.findings: list[StoreFinding] = []
@@ -152,7 +152,7 @@ def _examine(db: sqlite3.Connection, path: Path, examined: _Examined, progress: 
 
 
 def _disagreements(row: Sequence[Any], examined: _Examined, compacted: Revision) -> Iterator[str]:
-    """What a sound row says that the rows before it contradict."""
+    """Contradictions between a sound row and the rows before it."""
     id_, kind, namespace, name, created, previous = row[:6]
     key, at = Key(kind, namespace, name), id_ >> file.SEQ_BITS
     before = examined.seen.get(key)

@@ -48,7 +48,7 @@ from kedge.store.sqlite.checksums import StoredRow
 from kedge.store.sqlite.disk_reserve import DiskReserve
 from kedge.store.sqlite.failures import disk_full, is_full, raise_at_open, wrapped
 from kedge.store.sqlite.held_file import HeldFile
-from kedge.store.sqlite.opening import OpenedFile, close_file, open_file
+from kedge.store.sqlite.locked_file import OpenedFile, close_file, open_file
 from kedge.store.sqlite.revision_mark import RevisionMark
 from kedge.store.sqlite.sweep import Sweeper
 from kedge.store.versions import Versions

@@ -52,7 +52,7 @@ def read_frames(path: Path) -> Iterator[LogFrame]:
 
 
 def missing_commits(path: Path) -> str:
-    """What shows that the log at `path` has lost commits that were durable; empty if nothing does."""
+    """The evidence that the log at `path` has lost durable commits; empty if there is none."""
     try:
         size = path.stat().st_size
         if size > _HEADER.size and not _is_header(_first_bytes(path)):

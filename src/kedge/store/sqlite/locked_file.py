@@ -31,7 +31,7 @@ class OpenedFile(NamedTuple):
     db: sqlite3.Connection
     identity: tuple[int, int]
     lost: str
-    """What shows that commits are missing which had been acknowledged; empty if nothing does."""
+    """The evidence that acknowledged commits are missing; empty if there is none."""
 
 
 def open_file(
@@ -188,7 +188,7 @@ def _check_writable(path: Path) -> None:
 
 
 class _LogEvidence(NamedTuple):
-    """What the log and the database show before SQLite joins them."""
+    """Evidence in the log and in the database, taken before SQLite joins them."""
 
     missing: str
     checkpointed: Revision
@@ -197,7 +197,7 @@ class _LogEvidence(NamedTuple):
 def _prepare(db: sqlite3.Connection, path: Path, new_uid: Callable[[], str], evidence: _LogEvidence) -> str:
     """Lock the file for this process, make commits durable, and migrate it in one transaction.
 
-    Returns what shows that commits are lost. Such a store is treated as a restored backup: no revision that a client
+    Returns the evidence that commits are lost. Such a store is treated as a restored backup: no revision that a client
     has seen may be given to another commit.
     """
     db.execute("PRAGMA locking_mode=EXCLUSIVE")

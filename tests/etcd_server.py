@@ -231,3 +231,11 @@ def etcdctl(server: EtcdServer, *command: str) -> str:
         env={**os.environ, "ETCDCTL_API": "3"},
     )
     return done.stdout
+
+
+def is_leader(member: EtcdServer) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{member.endpoint}/metrics", timeout=1) as answer:
+            return b"\netcd_server_is_leader 1" in answer.read()
+    except OSError:
+        return False

@@ -72,8 +72,9 @@ def test_keys_are_made_rotated_and_removed(tmp_path: Path) -> None:
     with running_server(state, "--encryption-keys", str(keys)) as server:
         assert value_of(server) == PLANTED
     kedge("restore", tmp_path / "first.backup", "--state", tmp_path / "restored")
-    assert "key-1" in refusal(tmp_path / "restored", "--encryption-keys", str(keys))
-    with running_server(tmp_path / "restored", "--encryption-keys", str(old)) as server:
+    same = ("--pki", str(state))
+    assert "key-1" in refusal(tmp_path / "restored", "--encryption-keys", str(keys), *same)
+    with running_server(tmp_path / "restored", "--encryption-keys", str(old), *same) as server:
         assert value_of(server) == PLANTED
     assert not files_with(tmp_path, PLANTED)
 
@@ -104,7 +105,7 @@ def etcd() -> Iterator[EtcdServer]:
 
 def test_servers_on_one_etcd_agree_on_the_keys(etcd: EtcdServer, tmp_path: Path) -> None:
     """A server whose keys differ does not start; one that knows both keys follows the other to the new one."""
-    on = ("--store", f"etcd://{etcd.endpoint}", "--etcd-prefix", "/agreed")
+    on = ("--store", f"etcd://{etcd.endpoint}", "--etcd-prefix", "/agreed", "--pki", str(tmp_path / "pki"))
     first, second = write_keys(tmp_path / "1.yaml", "key-1"), write_keys(tmp_path / "2.yaml", "key-1", "key-2")
     with running_server(tmp_path / "one", *on, "--encryption-keys", str(first)) as one:
         plant(one)

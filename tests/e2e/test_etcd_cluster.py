@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tests.etcd_server import EtcdServer, etcd_cluster, sound_etcd
+from tests.etcd_server import EtcdServer, etcd_cluster, is_leader, sound_etcd
 from tests.tools import missing_tool
 
 from kedge.env import system_env
@@ -131,14 +130,6 @@ class Follower:
             except (Unavailable, Lagged):
                 self.resumed += 1
                 await asyncio.sleep(0.05)
-
-
-def is_leader(member: EtcdServer) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{member.endpoint}/metrics", timeout=1) as answer:
-            return b"\netcd_server_is_leader 1" in answer.read()
-    except OSError:
-        return False
 
 
 async def trouble(members: Sequence[EtcdServer], rng: random.Random) -> int:

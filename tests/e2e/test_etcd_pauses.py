@@ -9,8 +9,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from tests.e2e.test_etcd_cluster import is_leader
-from tests.etcd_server import EtcdServer, etcd_cluster, sound_etcd
+from tests.etcd_server import EtcdServer, etcd_cluster, is_leader, sound_etcd
 from tests.tools import missing_tool
 
 from kedge.env import system_env
@@ -19,7 +18,7 @@ from kedge.keys import Key
 from kedge.store.contract import Put
 from kedge.store.etcd import EtcdStore
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak  # it measures time, and needs a machine of its own
 STANDSTILL_S_MAX = 3.0
 PAUSE_S = 6.0
 

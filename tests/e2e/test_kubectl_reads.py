@@ -154,8 +154,9 @@ def test_config_and_cluster_information_come_from_the_kubeconfig(server: ServerP
     copy = server.state.parent / "copy.kubeconfig"
     copy.write_text(server.kubeconfig.read_text())
     subprocess.run(
-        ["kubectl", "--kubeconfig", str(copy), "config", "set-context", "kedge", "--namespace=kube-system"], check=True
+        ["kubectl", "--kubeconfig", str(copy), "config", "set-context", "kedge", "--namespace=kube-node-lease"],
+        check=True,
     )
     assert server.kubectl("--kubeconfig", str(copy), "get", "cm", check=False).startswith(
-        "No resources found in kube-s"
+        "No resources found in kube-n"
     )

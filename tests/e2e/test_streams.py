@@ -366,7 +366,7 @@ def test_a_workload_stands_for_its_pod_as_with_kubectl(node: OneNode) -> None:
         (("logs", "deploy/absent"), 'deployments.apps "absent" not found'),
         (("logs", "no/only"), "node/only selects no pods"),
         (("logs", "pod/"), "is not TYPE/NAME"),
-        (("logs", "pod/idle/../../x"), "not found"),
+        (("logs", "pod/idle/../../x"), "is no name"),
         (("exec", "idle?container=main", "--", "true"), 'pods "idle?container=main" not found'),
         (("exec", "nonsense/idle", "--", "true"), "no resource type 'nonsense'"),
         (("logs", "idle", "main", "-c", "main"), "two containers are named"),

@@ -133,10 +133,7 @@ async def local_cluster(
         plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans)
         service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
-        tasks.append(env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"))
-        tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
-        tasks.append(env.spawn(service.run_credentials(), name="credentials"))
-        tasks.append(env.spawn(plane.run(), name="control plane"))
+        tasks += _spawn_parts(env, service, plane)
         access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
@@ -160,6 +157,15 @@ async def local_cluster(
             cluster.processes_left = sum(left)
         await store.close()
         locks.close()
+
+
+def _spawn_parts(env: Env, service: Service, plane: ControlPlane) -> list[asyncio.Task[Any]]:
+    return [
+        env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"),
+        env.spawn(service.run_upkeep(), name="upkeep"),
+        env.spawn(service.run_credentials(), name="credentials"),
+        env.spawn(plane.run(), name="control plane"),
+    ]
 
 
 async def _start_agent(

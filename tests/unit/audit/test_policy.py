@@ -6,7 +6,7 @@ import pytest
 from tests.kit.access import wants
 
 from kedge.errors import Terminal
-from kedge.server.audit.policy import WRITES_POLICY, AuditPolicy, AuditRead, Level, parse_policy
+from kedge.server.audit.policy import WRITES_POLICY, AuditLevel, AuditPolicy, AuditRead, parse_policy
 
 HEAD = "apiVersion: audit.k8s.io/v1\nkind: Policy\n"
 
@@ -18,7 +18,7 @@ def policy(rules: str) -> AuditPolicy:
 def level(
     found: AuditPolicy, verb: str, resource: str = "", namespace: str = "", name: str = "", *, user: str = "ada",
     groups: tuple[str, ...] = (), group: str = "", path: str = "",
-) -> Level:  # fmt: skip
+) -> AuditLevel:  # fmt: skip
     return found.answer(AuditRead(user, groups, wants(verb, resource, namespace, name, group=group), path)).level
 
 
@@ -26,20 +26,20 @@ def test_the_first_rule_that_matches_decides_and_without_one_nothing_is_logged()
     found = policy(
         "- {level: None, users: [robot]}\n- {level: Request, verbs: [create]}\n- {level: Metadata, verbs: [get]}\n"
     )
-    assert level(found, "create", "pods", user="robot") is Level.NONE
-    assert level(found, "create", "pods") is Level.REQUEST
-    assert level(found, "get", "pods") is Level.METADATA
-    assert level(found, "list", "pods") is Level.NONE
+    assert level(found, "create", "pods", user="robot") is AuditLevel.NONE
+    assert level(found, "create", "pods") is AuditLevel.REQUEST
+    assert level(found, "get", "pods") is AuditLevel.METADATA
+    assert level(found, "list", "pods") is AuditLevel.NONE
 
 
 def test_a_rule_matches_by_group_of_the_user_namespace_and_resource() -> None:
     resources = "resources: [{group: apps, resources: [deployments]}]"
     found = policy(f"- {{level: Metadata, userGroups: [team], namespaces: [shop], {resources}}}\n")
-    assert level(found, "get", "deployments", "shop", group="apps", groups=("other", "team")) is Level.METADATA
-    assert level(found, "get", "deployments", "shop", group="apps", groups=("other",)) is Level.NONE
-    assert level(found, "get", "deployments", "bank", group="apps", groups=("team",)) is Level.NONE
-    assert level(found, "get", "deployments", "shop", group="other", groups=("team",)) is Level.NONE
-    assert level(found, "get", "deployments/status", "shop", group="apps", groups=("team",)) is Level.NONE
+    assert level(found, "get", "deployments", "shop", group="apps", groups=("other", "team")) is AuditLevel.METADATA
+    assert level(found, "get", "deployments", "shop", group="apps", groups=("other",)) is AuditLevel.NONE
+    assert level(found, "get", "deployments", "bank", group="apps", groups=("team",)) is AuditLevel.NONE
+    assert level(found, "get", "deployments", "shop", group="other", groups=("team",)) is AuditLevel.NONE
+    assert level(found, "get", "deployments/status", "shop", group="apps", groups=("team",)) is AuditLevel.NONE
 
 
 @pytest.mark.parametrize(
@@ -53,28 +53,28 @@ def test_a_rule_matches_by_group_of_the_user_namespace_and_resource() -> None:
 )
 def test_names_of_resources_have_stars(pattern: str, matched: str, not_matched: str) -> None:
     found = policy(f"- {{level: Metadata, resources: [{{group: '', resources: ['{pattern}']}}]}}\n")
-    assert level(found, "get", matched) is Level.METADATA
-    assert level(found, "get", not_matched) is Level.NONE
+    assert level(found, "get", matched) is AuditLevel.METADATA
+    assert level(found, "get", not_matched) is AuditLevel.NONE
 
 
 def test_a_star_is_every_resource_of_its_group_with_subresources() -> None:
     found = policy("- {level: Metadata, resources: [{group: apps, resources: ['*']}]}\n")
-    assert level(found, "get", "deployments/scale", group="apps") is Level.METADATA
-    assert level(found, "get", "pods") is Level.NONE
+    assert level(found, "get", "deployments/scale", group="apps") is AuditLevel.METADATA
+    assert level(found, "get", "pods") is AuditLevel.NONE
 
 
 def test_a_rule_for_one_name_is_about_that_name_alone() -> None:
     found = policy("- {level: Metadata, resources: [{resources: [nodes], resourceNames: [a]}]}\n")
-    assert level(found, "get", "nodes", name="a") is Level.METADATA
-    assert level(found, "get", "nodes", name="b") is Level.NONE
+    assert level(found, "get", "nodes", name="a") is AuditLevel.METADATA
+    assert level(found, "get", "nodes", name="b") is AuditLevel.NONE
 
 
 def test_paths_are_matched_by_rules_for_paths_and_by_rules_for_everything() -> None:
     found = policy("- {level: None, nonResourceURLs: ['/openapi*']}\n- {level: Metadata, resources: [{}]}\n")
-    assert level(found, "get", path="/openapi/v2") is Level.NONE
-    assert level(found, "get", path="/metrics") is Level.NONE, "a rule for resources matches no path"
-    assert level(policy("- {level: Metadata}\n"), "get", path="/metrics") is Level.METADATA
-    assert level(policy("- {level: Metadata, nonResourceURLs: [/metrics]}\n"), "get", "pods") is Level.NONE
+    assert level(found, "get", path="/openapi/v2") is AuditLevel.NONE
+    assert level(found, "get", path="/metrics") is AuditLevel.NONE, "a rule for resources matches no path"
+    assert level(policy("- {level: Metadata}\n"), "get", path="/metrics") is AuditLevel.METADATA
+    assert level(policy("- {level: Metadata, nonResourceURLs: [/metrics]}\n"), "get", "pods") is AuditLevel.NONE
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_paths_are_matched_by_rules_for_paths_and_by_rules_for_everything() -> N
 )
 def test_bodies_of_secrets_are_never_logged(resource: str, group: str) -> None:
     found = policy("- {level: RequestResponse}\n")
-    assert level(found, "create", resource, group=group) is Level.METADATA
-    assert level(found, "create", "pods") is Level.REQUEST_RESPONSE
+    assert level(found, "create", resource, group=group) is AuditLevel.METADATA
+    assert level(found, "create", "pods") is AuditLevel.REQUEST_RESPONSE
 
 
 def test_the_policy_of_writes_has_no_reads() -> None:
@@ -98,17 +98,17 @@ def test_the_policy_of_writes_has_no_reads() -> None:
     assert policy("- {level: Metadata}\n").reads
     assert not policy("- {level: None, verbs: [get]}\n- {level: Metadata, verbs: [patch]}\n").reads
     for verb in ("create", "update", "patch", "delete", "deletecollection"):
-        assert level(WRITES_POLICY, verb, "pods") is Level.METADATA
+        assert level(WRITES_POLICY, verb, "pods") is AuditLevel.METADATA
     for verb in ("get", "list", "watch"):
-        assert level(WRITES_POLICY, verb, "pods") is Level.NONE
+        assert level(WRITES_POLICY, verb, "pods") is AuditLevel.NONE
 
 
 def test_remembered_answers_are_those_of_the_rules() -> None:
     found = policy("- {level: Request, resources: [{resources: [nodes], resourceNames: [a]}]}\n- {level: Metadata}\n")
     for _ in range(2):
         for number in range(5_000):  # more than are remembered
-            assert level(found, "get", "nodes", name=f"n{number}") is Level.METADATA
-        assert level(found, "get", "nodes", name="a") is Level.REQUEST
+            assert level(found, "get", "nodes", name=f"n{number}") is AuditLevel.METADATA
+        assert level(found, "get", "nodes", name="a") is AuditLevel.REQUEST
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ async def test_components_in_the_process_of_the_server_have_entries_too(tmp_path
     assert (made.object_ref.resource, made.object_ref.name, made.user.groups) == (
         "configmaps",
         "m",
-        ("system:masters",),
+        ("system:masters", "system:authenticated"),
     )
     assert made.annotations[DECISION] == "job:p-1:3"
     assert made.annotations[AFTER]

@@ -17,7 +17,7 @@ from tests.kit.loops import eventually, on_loop
 from kedge.api.access import AUTHENTICATED, CONTROLLERS, SCHEDULERS, Caller
 from kedge.limits import Limits
 from kedge.server.http.exchange import Exchange
-from kedge.server.http.flow.levels import Level, classify
+from kedge.server.http.flow.levels import PriorityLevel, classify
 from kedge.server.http.flow.list_costs import ListShape
 from kedge.server.http.routes import resource_path
 from kedge.server.http.server import ApiServer
@@ -34,20 +34,20 @@ class Flooded(GuardedApi):
 
     server: ApiServer
 
-    def fill(self, level: Level) -> None:
+    def fill(self, level: PriorityLevel) -> None:
         lane = self.server.handler.flow._requests[level]
         lane.take("someone", lane.capacity, 1)
 
-    def empty(self, level: Level) -> None:
+    def empty(self, level: PriorityLevel) -> None:
         lane = self.server.handler.flow._requests[level]
         self.server.handler.flow.release(lane, "someone", lane.capacity)
 
-    def waiting(self, level: Level) -> int:
+    def waiting(self, level: PriorityLevel) -> int:
         return self.server.handler.flow._requests[level].waiting
 
 
 @asynccontextmanager
-async def flooded_api(limits: Limits = SMALL, full: Level = Level.OTHERS) -> AsyncIterator[Flooded]:
+async def flooded_api(limits: Limits = SMALL, full: PriorityLevel = PriorityLevel.OTHERS) -> AsyncIterator[Flooded]:
     async with local_api(limits=limits, authenticator=ByHeader()) as (server, port):
         api = Flooded(server.handler._service, port)
         api.server = server
@@ -68,9 +68,9 @@ def config_map(name: str) -> dict[str, object]:
 async def test_a_request_of_a_full_level_waits_and_is_answered_when_there_is_room() -> None:
     async with flooded_api() as api:
         sent = asyncio.ensure_future(api.send(ADA, "POST", MAPS, config_map("a")))
-        await eventually(lambda: api.waiting(Level.OTHERS) == 1)
+        await eventually(lambda: api.waiting(PriorityLevel.OTHERS) == 1)
         assert not sent.done()
-        api.empty(Level.OTHERS)
+        api.empty(PriorityLevel.OTHERS)
         assert (await sent)[0] == 201
 
 
@@ -78,7 +78,7 @@ async def test_a_request_of_a_full_level_waits_and_is_answered_when_there_is_roo
 async def test_a_full_queue_is_answered_with_429_and_retry_after_and_other_users_still_get_in() -> None:
     async with flooded_api() as api:
         waiting = [asyncio.ensure_future(api.send(ADA, "POST", MAPS, config_map(f"a{n}"))) for n in range(2)]
-        await eventually(lambda: api.waiting(Level.OTHERS) == 2)
+        await eventually(lambda: api.waiting(PriorityLevel.OTHERS) == 2)
         reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
         writer.write(f"GET {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Named ada\r\n\r\n".encode())
         writer.write(f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Named ada\r\n".encode())
@@ -90,8 +90,8 @@ async def test_a_full_queue_is_answered_with_429_and_retry_after_and_other_users
         assert (status["reason"], status["details"]["retryAfterSeconds"]) == ("TooManyRequests", 1)
         writer.close()
         other = asyncio.ensure_future(api.send(BEA, "POST", MAPS, config_map("b")))
-        await eventually(lambda: api.waiting(Level.OTHERS) == 3)
-        api.empty(Level.OTHERS)
+        await eventually(lambda: api.waiting(PriorityLevel.OTHERS) == 3)
+        api.empty(PriorityLevel.OTHERS)
         assert [code for code, _ in await asyncio.gather(*waiting, other)] == [201, 201, 201]
 
 
@@ -115,7 +115,7 @@ async def test_a_request_that_waits_too_long_gets_429_and_nothing_of_it_is_writt
         code, status = await api.send(ADA, "POST", MAPS, config_map("a"))
         assert (code, status["reason"]) == (429, "TooManyRequests")
         assert "waited as long as it may" in status["message"]
-        api.empty(Level.OTHERS)
+        api.empty(PriorityLevel.OTHERS)
         assert (await api.send(ADA, "GET", f"{MAPS}/a"))[0] == 404
 
 
@@ -125,13 +125,13 @@ async def test_a_request_whose_client_left_while_it_waited_is_not_carried_out() 
         _, writer = await asyncio.open_connection("127.0.0.1", api.port)
         head = f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Named ada\r\nContent-Length: 25\r\n\r\n"
         writer.write(head.encode() + b'{"metadata":{"name":"a"}}')
-        await eventually(lambda: api.waiting(Level.OTHERS) == 1)
+        await eventually(lambda: api.waiting(PriorityLevel.OTHERS) == 1)
         writer.transport.abort()
         await eventually(lambda: not api.server.connections.open)
-        api.empty(Level.OTHERS)
-        await eventually(lambda: api.waiting(Level.OTHERS) == 0)
+        api.empty(PriorityLevel.OTHERS)
+        await eventually(lambda: api.waiting(PriorityLevel.OTHERS) == 0)
         assert (await api.send(ADA, "GET", f"{MAPS}/a"))[0] == 404
-        assert api.server.handler.flow._requests[Level.OTHERS].used == 0
+        assert api.server.handler.flow._requests[PriorityLevel.OTHERS].used == 0
 
 
 @on_loop
@@ -141,7 +141,7 @@ async def test_lists_are_costed_by_the_bytes_of_the_last_one() -> None:
         for n in range(40):
             body = {**config_map(f"m{n}"), "data": {"x": "x" * 1_000}}
             assert (await api.send(ADMIN, "POST", MAPS, body))[0] == 201
-        lane = api.server.handler.flow._lists[Level.ADMINISTRATORS]
+        lane = api.server.handler.flow._lists[PriorityLevel.ADMINISTRATORS]
         estimates = [lane_estimate(api)]
         for _ in range(2):
             assert (await api.send(ADMIN, "GET", MAPS))[0] == 200
@@ -170,7 +170,7 @@ def lane_estimate(api: Flooded) -> int:
 async def test_watches_hold_no_seat_and_are_bounded_by_user_and_in_all() -> None:
     limits = Limits(http_user_watches_max=2, http_watches_max=3, http_other_seats_max=1)
     async with flooded_api(limits) as api:
-        api.empty(Level.OTHERS)
+        api.empty(PriorityLevel.OTHERS)
         opened = [await watch(api, "ada"), await watch(api, "ada")]
         code, status = await api.send(ADA, "GET", f"{MAPS}?watch=1")
         assert code == 429
@@ -218,27 +218,27 @@ def test_levels_and_flows_of_callers() -> None:
 @on_loop
 async def test_a_turn_of_the_loop_begins_less_while_a_renewal_is_under_way() -> None:
     async with flooded_api(Limits(http_turn_units_max=10, http_lease_turn_units_max=2)) as api:
-        api.empty(Level.OTHERS)
+        api.empty(PriorityLevel.OTHERS)
         flow = api.server.handler.flow
         flow._turn()
         assert sum(flow.start_nowait() for _ in range(20)) == 10
-        api.fill(Level.LEASES)
+        api.fill(PriorityLevel.LEASES)
         flow._turn()
         assert sum(flow.start_nowait() for _ in range(20)) == 2
         await asyncio.sleep(0)
-        api.empty(Level.LEASES)
+        api.empty(PriorityLevel.LEASES)
 
 
 @on_loop
 async def test_gets_beyond_the_work_of_a_turn_are_answered_in_later_turns() -> None:
     async with flooded_api(Limits(http_turn_units_max=2)) as api:
-        api.empty(Level.OTHERS)
+        api.empty(PriorityLevel.OTHERS)
         assert (await api.send(ADA, "POST", MAPS, config_map("a")))[0] == 201
         found = await asyncio.gather(*(api.send(ADA, "GET", f"{MAPS}/a") for _ in range(20)))
         assert [code for code, _ in found] == [200] * 20
         missing = await asyncio.gather(*(api.send(ADA, "GET", f"{MAPS}/b") for _ in range(20)))
         assert [code for code, _ in missing] == [404] * 20
-        assert api.server.handler.flow._requests[Level.OTHERS].used == 0
+        assert api.server.handler.flow._requests[PriorityLevel.OTHERS].used == 0
 
 
 @on_loop
@@ -248,7 +248,7 @@ async def test_deferred_gets_are_refused_when_too_many_wait() -> None:
         sent = [asyncio.ensure_future(api.send(ADA, "GET", f"{MAPS}/a")) for _ in range(4)]
         codes = sorted([code for code, _ in await asyncio.gather(*sent)])
         assert codes == [429] * 4
-        assert api.server.handler.flow._requests[Level.OTHERS].waiting == 0
+        assert api.server.handler.flow._requests[PriorityLevel.OTHERS].waiting == 0
 
 
 @on_loop
@@ -258,7 +258,7 @@ async def test_a_list_whose_client_does_not_read_gives_its_place_to_others_and_g
         for n in range(40):
             body = {**config_map(f"m{n}"), "data": {"x": "x" * 100_000}}
             assert (await api.send(ADMIN, "POST", MAPS, body))[0] == 201
-        lane = api.server.handler.flow._lists[Level.ADMINISTRATORS]
+        lane = api.server.handler.flow._lists[PriorityLevel.ADMINISTRATORS]
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         client.setblocking(False)  # noqa: FBT003

@@ -11,35 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.store.sqlite_faults import env_with
+from tests.unit.store.filled_files import fill, opened
 
 from kedge.errors import StoreDamaged
-from kedge.keys import Key, Origin
-from kedge.store.contract import DeleteKey, Put
-from kedge.store.sqlite import SqliteStore
-
-State = dict[Key, bytes]
-ORIGIN = Origin("op-1", "controller:7", "ada", ("group",))
-
-
-async def fill(path: Path) -> State:
-    """A store with creations, updates, deletions, versions that are replaced at once, and a compaction."""
-    store = await SqliteStore.open(path, env_with())
-    for n in range(60):
-        await store.commit([], [Put(Key("Thing", "ns", f"t{n % 25}"), f"{n}".encode() * 300)], origin=ORIGIN)
-        await store.commit([], [Put(Key("Lease", "ns", f"l{n % 3}"), f"{n}".encode(), latest_only=True)])
-    await store.commit([], [DeleteKey(Key("Thing", "ns", "t3")), DeleteKey(Key("Thing", "ns", "t4"))])
-    await store.compact(50)
-    state = {entry.key: entry.value for kind in ("Thing", "Lease") for entry in (await store.list(kind)).entries}
-    await store.close()
-    return state
-
-
-async def opened(path: Path) -> State:
-    store = await SqliteStore.open(path, env_with())
-    state = {entry.key: entry.value for kind in ("Thing", "Lease") for entry in (await store.list(kind)).entries}
-    await store.close()
-    return state
 
 
 def check_damaged(path: Path, match: str) -> None:

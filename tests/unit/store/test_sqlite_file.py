@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.store.filled_files import as_schema
 from tests.unit.store.sqlite_faults import env_with, rows_in, sqlite_error
 
 from kedge.errors import StoreDamaged, Terminal, Unavailable
@@ -203,22 +204,6 @@ def test_a_migration_runs_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(now + 1,)]
     assert rows_in(tmp_path / "a.db", "SELECT * FROM extra") == []
     assert len(rows_in(tmp_path / "a.db")) == 1
-
-
-_ADDED = {2: ("versions", "caller"), 3: ("versions", "groups"), 4: ("versions", "checksum", "facts", "checksum")}
-"""Tables and columns, by the schema version that added them."""
-
-
-def as_schema(path: Path, version: int) -> None:
-    """Make a closed store what an earlier kedge would have written."""
-    with sqlite3.connect(path) as db:
-        for step in range(file.SCHEMA_VERSION, version, -1):
-            added = _ADDED[step]
-            for table, column in zip(added[::2], added[1::2], strict=True):
-                db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        db.execute(f"PRAGMA user_version={version}")
-        db.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (version,))
-    db.close()
 
 
 def test_a_file_of_before_callers_is_read_and_gets_them(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.unit.store.filled_files import as_schema, fill, opened
 from tests.unit.store.sqlite_faults import env_with
-from tests.unit.store.test_sqlite_damage import fill, opened
-from tests.unit.store.test_sqlite_file import as_schema
 
 from kedge.errors import Unavailable
 from kedge.keys import Key

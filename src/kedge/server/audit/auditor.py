@@ -34,7 +34,15 @@ from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, OperatingError, Unauthorized, Unavailable, to_status
 from kedge.server.audit.events import NO_BODY, AuditedObject, AuditEvent, ResponseStatus, encode_event, user_of
 from kedge.server.audit.log import AuditLog
-from kedge.server.audit.policy import COMPLETE, STARTED, AuditAnswer, AuditPolicy, AuditRead, Level, may_hold_secrets
+from kedge.server.audit.policy import (
+    COMPLETE,
+    STARTED,
+    AuditAnswer,
+    AuditLevel,
+    AuditPolicy,
+    AuditRead,
+    may_hold_secrets,
+)
 
 _SECRET_KINDS: Final = frozenset(
     {SECRET_KIND, "SecretList", CONFIG_MAP_KIND, "ConfigMapList", "TokenReview", "TokenRequest", "List"}
@@ -147,7 +155,7 @@ class Auditor:
         facts = self._facts(call)
         annotations = self._annotations(call, facts)
         bodies = (NO_BODY, NO_BODY)
-        if answer.level >= Level.REQUEST and stage == COMPLETE:
+        if answer.level >= AuditLevel.REQUEST and stage == COMPLETE:
             bodies = self._bodies(call, answer, annotations)
         env, wanted = self._env, call.wanted
         code = call.code if call.error is None else int(to_status(call.error)["code"])
@@ -208,7 +216,7 @@ class Auditor:
         # The service's request has JSON also where the client sent protobuf.
         sent = self._body(getattr(call.sent, "body", None) or call.body, answer, annotations)
         found = call.reply.object if isinstance(call.reply, Written) else call.reply
-        if answer.level < Level.REQUEST_RESPONSE or not isinstance(found, Object):
+        if answer.level < AuditLevel.REQUEST_RESPONSE or not isinstance(found, Object):
             return sent, NO_BODY
         return sent, self._body(found.json(), answer, annotations)
 

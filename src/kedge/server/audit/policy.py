@@ -27,7 +27,7 @@ LEVELS_REMEMBERED: Final = 4096
 """Answers that a policy remembers. Past it all are forgotten: clients repeat a few kinds of requests."""
 
 
-class Level(IntEnum):
+class AuditLevel(IntEnum):
     """How much of a request is logged."""
 
     NONE = 0
@@ -41,10 +41,10 @@ class Level(IntEnum):
 
 
 _LEVEL_NAMES: Final = {
-    Level.NONE: "None",
-    Level.METADATA: "Metadata",
-    Level.REQUEST: "Request",
-    Level.REQUEST_RESPONSE: "RequestResponse",
+    AuditLevel.NONE: "None",
+    AuditLevel.METADATA: "Metadata",
+    AuditLevel.REQUEST: "Request",
+    AuditLevel.REQUEST_RESPONSE: "RequestResponse",
 }
 _LEVELS: Final = {name: level for level, name in _LEVEL_NAMES.items()}
 
@@ -132,14 +132,14 @@ def _covers(pattern: str, path: str) -> bool:
 class AuditAnswer(NamedTuple):
     """The entry that a request gets."""
 
-    level: Level
+    level: AuditLevel
     starts: bool = True
     """Whether a long request has an entry at its start too."""
     managed_fields: bool = True
     """Whether `metadata.managedFields` stay in bodies."""
 
 
-_NOT_AUDITED: Final = AuditAnswer(Level.NONE)
+_NOT_AUDITED: Final = AuditAnswer(AuditLevel.NONE)
 
 
 class AuditPolicy:
@@ -174,7 +174,7 @@ class AuditPolicy:
             return _NOT_AUDITED
         level = _LEVELS[rule.level]
         if may_hold_secrets(read.wanted):
-            level = min(level, Level.METADATA)
+            level = min(level, AuditLevel.METADATA)
         omits = rule.omit_managed_fields
         return AuditAnswer(
             level,

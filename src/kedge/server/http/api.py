@@ -130,12 +130,9 @@ class ApiHandler:
                 return True
             if not self._resources.serve_nowait(wanted, request, exchange, caller):
                 return False
-        except OperatingError as error:
-            self._fail(error, exchange)
-        except Exception:  # noqa: BLE001  # a bug in one request must not end the server
-            self._fail_unexpectedly(request, exchange)
-        if exchange.audit is not None:
-            exchange.audit.finish()
+        except Exception as error:  # noqa: BLE001  # a bug in one request must not end the server
+            self._fail_nowait(error, request, exchange)
+        self._end_audit(exchange)
         return True
 
     def _answer_deferred(self, wanted: PlainGet, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
@@ -144,15 +141,21 @@ class ApiHandler:
             if not exchange.closed and not self._resources.serve_nowait(wanted, request, exchange, caller):
                 exchange.connection.handle_in_task(request, exchange)
                 return
-        except OperatingError as error:
-            self._fail(error, exchange)
-        except Exception:  # noqa: BLE001  # a bug in one request must not end the server
-            self._fail_unexpectedly(request, exchange)
-        if exchange.audit is not None:
-            exchange.audit.finish()
+        except Exception as error:  # noqa: BLE001  # a bug in one request must not end the server
+            self._fail_nowait(error, request, exchange)
+        self._end_audit(exchange)
 
     def _refuse_deferred(self, error: OperatingError, exchange: Exchange) -> None:
         self._fail(error, exchange)
+        self._end_audit(exchange)
+
+    def _fail_nowait(self, error: Exception, request: HttpRequest, exchange: Exchange) -> None:
+        if isinstance(error, OperatingError):
+            self._fail(error, exchange)
+        else:
+            self._fail_unexpectedly(request, exchange)
+
+    def _end_audit(self, exchange: Exchange) -> None:
         if exchange.audit is not None:
             exchange.audit.finish()
 
@@ -182,8 +185,7 @@ class ApiHandler:
         except Exception:  # noqa: BLE001  # a bug in one request must not end the server
             self._fail_unexpectedly(request, exchange)
         finally:
-            if exchange.audit is not None:
-                exchange.audit.finish()
+            self._end_audit(exchange)
 
     def _fail_unexpectedly(self, request: HttpRequest, exchange: Exchange) -> None:
         _LOG.exception("request %s %s failed", request.method, request.path.decode("latin-1"))

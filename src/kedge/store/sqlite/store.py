@@ -49,6 +49,7 @@ from kedge.store.sqlite.disk_reserve import DiskReserve
 from kedge.store.sqlite.failures import disk_full, is_full, raise_at_open, wrapped
 from kedge.store.sqlite.held_file import HeldFile
 from kedge.store.sqlite.locked_file import OpenedFile, close_file, open_file
+from kedge.store.sqlite.meters import StoreMeters
 from kedge.store.sqlite.revision_mark import RevisionMark
 from kedge.store.sqlite.sweep import Sweeper
 from kedge.store.versions import Versions
@@ -104,7 +105,8 @@ class SqliteStore:
         self._sync_s_max = 0.0
         self._page_bytes = file.page_bytes(db)
         self._wal_pages = 0  # an upper estimate; a checkpoint measures it
-        self._meter()
+        self._meters = StoreMeters(env.metrics)
+        self._meters.read(self._pending.__len__, lambda: self._ops_largest, lambda: self._bytes_largest)
         # Last: an error before this leaves no file beside the store, and no descriptor open.
         self._reserve = DiskReserve(env, path, lambda: file.free_bytes(db))
         self._mark = RevisionMark(path, self.incarnation, newest)
@@ -332,9 +334,9 @@ class SqliteStore:
     def _synced(self, held: float, rows: int, size: int, replaced: int) -> None:
         # A row holds its key and origin beside its value; a transaction adds a few pages.
         self._wal_pages += (size + 200 * rows) // self._page_bytes + 3 + replaced
-        self._sync_seconds.observe(held)
-        self._sync_ops.set(rows)
-        self._sync_bytes.set(size)
+        self._meters.sync_seconds.observe(held)
+        self._meters.sync_ops.set(rows)
+        self._meters.sync_bytes.set(size)
         if held > self._sync_s_max:
             self._sync_s_max = held
         if held > self._limits.sync_hold_s_alarm:
@@ -357,8 +359,8 @@ class SqliteStore:
             return
         held = self._env.monotonic() - started
         self._wal_pages = max(0, pages - moved)
-        self._wal_gauge.set(pages)
-        self._checkpoint_seconds.observe(held)
+        self._meters.wal_pages.set(pages)
+        self._meters.checkpoint_seconds.observe(held)
         if held > self._limits.sync_hold_s_alarm:
             self._alarms.raise_alarm(
                 "checkpoint held the loop",
@@ -457,7 +459,7 @@ class SqliteStore:
         await file.write_backup(
             Path(path), self._stored(entries), revision, self.incarnation, slice_rows=self._limits.backup_rows_max
         )
-        self._backup_seconds.observe(self._env.monotonic() - began_s)
+        self._meters.backup_seconds.observe(self._env.monotonic() - began_s)
         return revision
 
     async def close(self) -> None:
@@ -492,23 +494,3 @@ class SqliteStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable(self._closed)
-
-    def _meter(self) -> None:
-        metrics = self._env.metrics
-        self._sync_seconds = metrics.histogram(
-            "kedge_store_sync_seconds", "Time for which one sync blocked the event loop"
-        )
-        self._sync_ops = metrics.gauge("kedge_store_sync_ops", "Writes that shared the last sync")
-        self._sync_bytes = metrics.gauge("kedge_store_sync_bytes", "Bytes that shared the last sync")
-        self._checkpoint_seconds = metrics.histogram(
-            "kedge_store_checkpoint_seconds", "Time for which one checkpoint blocked the event loop"
-        )
-        self._wal_gauge = metrics.gauge("kedge_store_wal_pages", "Pages in the write-ahead log at the last checkpoint")
-        self._backup_seconds = metrics.histogram("kedge_store_backup_seconds", "Duration of a backup")
-        metrics.gauge("kedge_store_commit_queue", "Commits waiting for a sync").set_function(self._pending.__len__)
-        metrics.gauge("kedge_store_commit_ops", "Operations in the largest commit").set_function(
-            lambda: self._ops_largest
-        )
-        metrics.gauge("kedge_store_commit_bytes", "Bytes in the largest commit").set_function(
-            lambda: self._bytes_largest
-        )

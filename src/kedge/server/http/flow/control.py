@@ -16,7 +16,7 @@ from kedge.env import Env
 from kedge.errors import TooManyRequests
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.flow.lane import FlowLane, Waiting, WaitingTask
-from kedge.server.http.flow.levels import Level, classify, seats_of
+from kedge.server.http.flow.levels import PriorityLevel, classify, seats_of
 from kedge.server.http.flow.list_costs import ListCosts, ListShape
 from kedge.server.http.parameters import flag, parse_query
 from kedge.server.http.routes import ResourcePath
@@ -69,10 +69,12 @@ class FlowControl:
         self._limits = limits = env.limits
         self.costs = ListCosts(limits.http_list_sizes_max, limits.http_list_bytes_unknown)
         waiting = limits.http_waiting_max, limits.http_flow_waiting_max
-        self._requests = {each: FlowLane(each.value, seats_of(each, limits), *waiting) for each in Level}
-        self._lists = {each: FlowLane(f"{each.value} lists", limits.http_list_bytes_max, *waiting) for each in Level}
-        self._lanes = tuple(lane for each in Level for lane in (self._requests[each], self._lists[each]))
-        self._leases = self._requests[Level.LEASES]
+        self._requests = {each: FlowLane(each.value, seats_of(each, limits), *waiting) for each in PriorityLevel}
+        self._lists = {
+            each: FlowLane(f"{each.value} lists", limits.http_list_bytes_max, *waiting) for each in PriorityLevel
+        }
+        self._lanes = tuple(lane for each in PriorityLevel for lane in (self._requests[each], self._lists[each]))
+        self._leases = self._requests[PriorityLevel.LEASES]
         self._left = limits.http_turn_units_max
         """Work that may still be begun before the loop has turned."""
         self._turn_due = False

@@ -14,7 +14,7 @@ from kedge.limits import Limits
 from kedge.server.http.routes import ResourcePath
 
 
-class Level(Enum):
+class PriorityLevel(Enum):
     """In the order in which waiting requests are begun."""
 
     LEASES = "leases"
@@ -27,26 +27,26 @@ class Level(Enum):
     OTHERS = "others"
 
 
-def seats_of(level: Level, limits: Limits) -> int:
+def seats_of(level: PriorityLevel, limits: Limits) -> int:
     """Requests of a level that may be under way at once; lists are counted by bytes instead."""
     match level:
-        case Level.LEASES:
+        case PriorityLevel.LEASES:
             return limits.http_lease_seats_max
-        case Level.CONTROL_PLANE:
+        case PriorityLevel.CONTROL_PLANE:
             return limits.http_plane_seats_max
-        case Level.ADMINISTRATORS:
+        case PriorityLevel.ADMINISTRATORS:
             return limits.http_admin_seats_max
-        case Level.WORKLOADS:
+        case PriorityLevel.WORKLOADS:
             return limits.http_workload_seats_max
-        case Level.OTHERS:
+        case PriorityLevel.OTHERS:
             return limits.http_other_seats_max
 
 
-def classify(caller: Caller, path: ResourcePath | None) -> tuple[Level, str]:
+def classify(caller: Caller, path: ResourcePath | None) -> tuple[PriorityLevel, str]:
     """The level and the flow of a request."""
     level, flow = _of_caller(caller.user, caller.groups)
-    if level is Level.CONTROL_PLANE and path is not None and _is_heartbeat(path):
-        return Level.LEASES, flow
+    if level is PriorityLevel.CONTROL_PLANE and path is not None and _is_heartbeat(path):
+        return PriorityLevel.LEASES, flow
     return level, flow
 
 
@@ -59,12 +59,12 @@ def _is_heartbeat(path: ResourcePath) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _of_caller(user: str, groups: tuple[str, ...]) -> tuple[Level, str]:
+def _of_caller(user: str, groups: tuple[str, ...]) -> tuple[PriorityLevel, str]:
     if MASTERS in groups:
-        return Level.ADMINISTRATORS, user
+        return PriorityLevel.ADMINISTRATORS, user
     if NODES in groups or CONTROLLERS in groups or SCHEDULERS in groups:
-        return Level.CONTROL_PLANE, user
+        return PriorityLevel.CONTROL_PLANE, user
     account = account_of_user(user)
     if account is not None:
-        return Level.WORKLOADS, account[0]
-    return Level.OTHERS, user
+        return PriorityLevel.WORKLOADS, account[0]
+    return PriorityLevel.OTHERS, user

@@ -13,7 +13,7 @@ from kedge.api.views import PolicyRule
 from kedge.cli.controller_identities import USER_PREFIX, controller_roles
 from kedge.server.service.access.role_table import DEFAULT_ROLES, DefaultRole
 
-BEGIN, END = "<!-- rights: made by `python -m tests.kit.component_rights` -->", "<!-- end of rights -->"
+BEGIN, END = "<!-- rights: made by tests/kit/component_rights.py -->", "<!-- end of rights -->"
 _TABLE = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.S)
 _COMPONENTS = ("system:node", "kedge:", "system:monitoring", USER_PREFIX)
 

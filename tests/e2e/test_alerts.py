@@ -140,9 +140,9 @@ class WatchedCluster(UpProcess):
 
 
 @contextmanager
-def watched_cluster(state: Path, folder: Path) -> Iterator[WatchedCluster]:
+def watched_cluster(state: Path, folder: Path, **limits: int) -> Iterator[WatchedCluster]:
     config = folder / "config.yaml"
-    config.write_text(json.dumps({"limits": LIMITS}))
+    config.write_text(json.dumps({"limits": {**LIMITS, **limits}}))
     with running_up(WatchedCluster(state, folder, "--nodes", "1", "--config", str(config))) as up:
         until(lambda: leads(up), "the control plane leads")
         until(lambda: not up.raised(), "no alert is raised by a cluster without faults")
@@ -192,7 +192,9 @@ def full(disk: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_alerts_of_a_full_disk(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "32m") as disk, watched_cluster(disk / "kedge", tmp_path) as up:
+    # With a larger reserve the decision log would be written to the room that the store gives up.
+    small = {"store_reserve_bytes": 4096}
+    with small_disk(tmp_path / "disk", "32m") as disk, watched_cluster(disk / "kedge", tmp_path, **small) as up:
         up.kubectl("apply", "-f", "-", stdin=WORKLOADS)
         until(lambda: up.runs("timeline", "held", "--state", str(up.state)), "a decision about a workload is logged")
         big = tmp_path / "big"

@@ -281,7 +281,7 @@ class Fleet:
 
 def write_log(fleet: Fleet, count: int, folder: Path) -> tuple[float, float]:
     """Bytes of a record, and microseconds to encode and write it."""
-    env = system_env(limits=Limits(decision_log_bytes_max=1 << 40))
+    env = system_env(limits=Limits(decision_log_bytes_max=1 << 40, decision_log_segments_max=1 << 30))
     log = DecisionLog(folder, env)
     taken_s, records = 0.0, 0
     batch: list[Decision] = []

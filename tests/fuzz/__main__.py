@@ -54,7 +54,7 @@ async def fuzz(server: ServerProcess, wanted: int, seed: int) -> Tally:
         await fuzz_raw(peer, seed, _ROUND // 5)
         await fuzz_requests(peer, seed, _ROUND)
         seed += 1
-        print(f"{peer.tally.replies:,} replies, next seed {seed}", flush=True)
+        print(f"{peer.tally.replies:,} replies, server {memory_mb(server.pid):,.0f} MB, next seed {seed}", flush=True)
     await check_nothing_half_written(peer)
     return peer.tally
 

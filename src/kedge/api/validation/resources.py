@@ -102,7 +102,7 @@ def check_pod_resources(errors: ErrorList, spec: PodSpec, path: str) -> None:
         ((each.resources.requests, each.restart_policy == "Always") for each in spec.init_containers),
     )
     for resource, amount in own.requests.items():
-        if total.get(resource, 0) > amount.nano:
+        if resource in total and total[resource] > amount.nano:
             least = Quantity(total[resource], amount.format)
             errors.invalid(
                 f"{place}.requests[{resource}]",

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.report import print_json, print_table
-from benchmarks.runtime import CollectorClock, Overhead, Run, overhead_of, reconciles
+from benchmarks.runtime import BEGUN, CollectorClock, Overhead, Run, overhead_of, reconciles
 from benchmarks.scheduler import NAMESPACE, NODE, Bench, bound, node, pod, start_bench
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
@@ -172,7 +172,9 @@ def scheduler_overhead(*, nodes: int, pods: int, rounds: int, folder: Path) -> O
 def runtime_overhead(*, count: int, rounds: int, folder: Path) -> Overhead:
     def work(recorded: bool) -> Run:
         metrics = metrics_of(recorded=recorded)
-        return asyncio.run(reconciles(count, recorded=recorded, failing=True, folder=folder, metrics=metrics))
+        return asyncio.run(
+            reconciles(count, recorded=recorded, failing=True, folder=folder, metrics=metrics, begun=BEGUN)
+        )
 
     return overhead_of(work, rounds=rounds)
 

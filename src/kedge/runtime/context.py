@@ -53,6 +53,7 @@ from kedge.errors import (
 )
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
+from kedge.observe.recording.aggregate import ControllerCounts
 from kedge.observe.records import (
     UNDER_WAY,
     Budget,
@@ -100,7 +101,7 @@ class Context:
         decision: Decision,
         *,
         fence: Fence | None = None,
-        recorded: bool = True,
+        counts: ControllerCounts | None = None,
         notes: FieldNotes | None = None,
         rights: frozenset[tuple[str, str, str]] | None = None,
     ) -> None:
@@ -110,7 +111,9 @@ class Context:
         self._caches = caches
         self._floors = floors
         self._decision = decision
-        self._steps: list[DecisionStep] | None = decision.steps if recorded else None
+        self._counts = counts
+        """Where its reads and calls are counted; None if nothing is recorded."""
+        self._steps: list[DecisionStep] | None = decision.steps if counts is not None else None
         self._notes = notes
         """Where the fields that the decision reads are noted; None if they are not."""
         self._fence = fence
@@ -397,8 +400,13 @@ class Context:
         # Own writes are not new input: a loop would look like work.
         others = [each for each in objects if not each.origin.decision.startswith(own)]
         self._saw = hash((self._saw, about, *input_fingerprints(others)))
-        if self._steps is not None:
-            self._steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
+        if self._counts is not None and self._steps is not None:
+            name = cache.name
+            self._steps.append(CacheRead(name, verb, about, place, revision, age_s, found, objects))
+            try:
+                self._counts.reads[name][verb] += 1
+            except KeyError:
+                self._counts.count_new_read(name, verb)
         return value
 
     async def _write(self, request: WriteRequest) -> Object:
@@ -424,7 +432,8 @@ class Context:
         reply = NO_REPLY
         error: OperatingError | None = None
         body = b""
-        if self._steps is not None:
+        if self._counts is not None:
+            self._counts.count_call(intent.verb, request.target.kind, intent.body)
             body = encode_intent(intent.body)  # a copy: the caller may change it and use it for its next call
             self._under_way[operation] = (intent, body, began_s)
         try:

@@ -378,7 +378,7 @@ class Controller:
             self._floors,
             decision,
             fence=fence,
-            recorded=recorder is not None,
+            counts=None if recorder is None else recorder.counts_of(self.name),
             notes=notes,
             rights=self._rights,
         )
@@ -436,7 +436,7 @@ class Controller:
         log_decision(self._env.log, decision)
         if self.recorder is not None:
             self._running.pop(decision.id, None)
-            self.recorder.take(decision, self._pin)
+            self.recorder.take(decision, self._pin, counted=True)
 
     def _pin_marks(self, decision: Decision) -> Sequence[Callable[[], None]]:
         return pin_all(self._by_kind.values(), decision.marks)

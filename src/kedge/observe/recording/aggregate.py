@@ -8,7 +8,7 @@ read are known of noted decisions alone; reads and wake-ups are counted by kind 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kedge.api.field_notes import KEYED_FIELDS, OPEN_MAPS, WHOLE
@@ -39,7 +39,7 @@ _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
 
 
 class ControllerCounts:
-    """The counts of one controller. `recorder` counts reads in `reads` directly, because they are the most frequent."""
+    """The counts of one controller. `runtime.context` counts reads in `reads` directly: they are the most frequent."""
 
     __slots__ = ("_aggregate", "_binds", "_bound_at", "calls", "reads", "touches", "wakes")
 
@@ -65,7 +65,7 @@ class ControllerCounts:
             try:
                 reads[mark.cache][SNAPSHOT] += 1
             except KeyError:
-                self.count_new_read(CacheRead(mark.cache, SNAPSHOT, (), mark.place, mark.revision, mark.age_s, 0))
+                self.count_new_read(mark.cache, SNAPSHOT)
 
     def count_bind(self, what: str, writer: str, marks: Sequence[CacheMark]) -> None:
         """Count an attempt that was bound, with its wake-up and its marks."""
@@ -85,10 +85,18 @@ class ControllerCounts:
             self._count_field("bind", POD_KIND, *_FIELDS_OF_VERB["bind"], self._binds)
             self._binds = 0
 
-    def count_new_read(self, read: CacheRead) -> None:
+    def count_new_read(self, cache: str, verb: str) -> None:
         """Count a read that is not in `reads` yet."""
         if self._aggregate.take_row():
-            self.reads.setdefault(read.cache, {})[read.verb] = 1
+            self.reads.setdefault(cache, {})[verb] = 1
+
+    def count_steps(self, decision: Decision) -> None:
+        """Count the reads and the calls of a record."""
+        for step in decision.steps:
+            if type(step) is CacheRead:
+                self._count(self.reads, step.cache, step.verb)
+            elif type(step) is Call:
+                self.count_call(step.verb, step.key[0] if step.key is not None else _kind_of(step), step.intent)
 
     def count_touches(self, decision: Decision) -> None:
         for kind, fields in (decision.touched or _NOT_NOTED).items():
@@ -115,14 +123,12 @@ class ControllerCounts:
         elif self._aggregate.take_row(count):
             counts.setdefault(first, {})[second] = count
 
-    def count_call(self, call: Call) -> None:
-        verb, key = call.verb, call.key
-        kind = key[0] if key is not None else _kind_of(call)
+    def count_call(self, verb: str, kind: str, intent: Any) -> None:
+        """Count the fields of a request's body."""
         if verb in _FIELDS_OF_VERB:
             self._count_field(verb, kind, *_FIELDS_OF_VERB[verb])
             return
-        intent = call.intent
-        if type(intent) is not dict:
+        if not _is_mapping(intent):
             for name, member in fields_of_patch(intent):
                 self._count_field(verb, kind, name, member)
             return
@@ -131,7 +137,9 @@ class ControllerCounts:
         except KeyError:
             fields = _NO_FIELDS
         for name, value in intent.items():
-            if type(value) is dict and value and name not in OPEN_MAPS:
+            if name in _IDENTITY:
+                continue
+            if value and name not in OPEN_MAPS and _is_mapping(value):
                 members = fields.get(name, _NO_MEMBERS)
                 for member in value:
                     if member in _KEYED and name == "metadata":
@@ -140,7 +148,7 @@ class ControllerCounts:
                         members[member] += 1
                     elif name != "metadata" or member not in _CONDITIONS:
                         self._count_field(verb, kind, name, member)
-            elif name not in _IDENTITY:
+            else:
                 self._count_field(verb, kind, name, "")
 
     def fields(self) -> Iterator[tuple[str, str, str, str, int]]:
@@ -153,7 +161,7 @@ class ControllerCounts:
 
     def _count_keys(self, verb: str, kind: str, member: str, values: Any) -> None:
         """Count each label or annotation of a body as a field of its own."""
-        for key in values if type(values) is dict else (WHOLE,):
+        for key in values if _is_mapping(values) else (WHOLE,):
             field = f"{member}.{key}"
             known = self.calls.get(verb, {}).get(kind, _NO_FIELDS).get("metadata", _NO_MEMBERS)
             if field not in known and len(known) >= _KEYS_MAX:
@@ -219,6 +227,10 @@ class Aggregate:
 def kind_of_cache(cache: str) -> str:
     """The kind of a cache, whose name is the kind and, in brackets, the scope."""
     return cache.partition("[")[0]
+
+
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)
 
 
 def _kind_of(call: Call) -> str:

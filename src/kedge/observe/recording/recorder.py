@@ -14,7 +14,7 @@ from functools import partial
 from kedge.api.field_notes import FieldNotes
 from kedge.env import Env
 from kedge.keys import Key, Revision
-from kedge.observe.recording.aggregate import Aggregate
+from kedge.observe.recording.aggregate import Aggregate, ControllerCounts
 from kedge.observe.recording.brief import BriefDecision, BriefSource, Release
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder_statistics import Coverage, RecorderStatistics
@@ -124,9 +124,14 @@ class Recorder:
             return FieldNotes(self._env.limits.decision_objects_noted_max)
         return None
 
-    def take(self, decision: Decision, pin: Pin = _pin_nothing, *, judged: bool = False) -> None:
+    def counts_of(self, controller: str) -> ControllerCounts | None:
+        """Where a controller counts its reads and calls while it makes them; None if the recorder is off."""
+        return self._aggregate.table(controller) if self.records else None
+
+    def take(self, decision: Decision, pin: Pin = _pin_nothing, *, judged: bool = False, counted: bool = False) -> None:
         """Count a decision that has ended, and keep it if `Decision.kept` is set already or a rule keeps it. With
-        `judged`, `kept` is the verdict of `why_keep`, also if it is empty.
+        `judged`, `kept` is the verdict of `why_keep`, also if it is empty. With `counted`, its steps were counted when
+        they were made.
 
         `pin` is called for a kept decision: it pins the parts of the received logs that a recheck needs. The functions
         that it returns are called when the record leaves memory. None of these may raise. The decision must not change
@@ -135,6 +140,8 @@ class Recorder:
         if not self.records:
             return
         self._seen += not decision.part_of  # a report decides nothing
+        if not counted:
+            self._aggregate.table(decision.controller).count_steps(decision)
         self._ended.append(decision)
         self._pins.append(pin)
         self._judged.append(judged)
@@ -297,23 +304,15 @@ class Recorder:
     def _count(self, decision: Decision, pin: Pin, *, judged: bool) -> None:
         wrote: list[Revision] = []
         table = self._aggregate.table(decision.controller)
-        reads = table.reads
         if decision.process not in self._deciders:
             self._deciders[decision.process] = None
         table.count_wakes(decision.wakes)
         if decision.touched:
             table.count_touches(decision)
         for step in decision.steps:
-            if type(step) is CacheRead:
-                try:
-                    reads[step.cache][step.verb] += 1
-                except KeyError:
-                    table.count_new_read(step)
-            elif type(step) is Call:
-                table.count_call(step)
-                if step.revision and step.outcome in WROTE:
-                    self._index(step, decision.part_of or decision.id)
-                    wrote.append(step.revision)
+            if type(step) is Call and step.revision and step.outcome in WROTE:
+                self._index(step, decision.part_of or decision.id)
+                wrote.append(step.revision)
         if decision.scheduling is not None:
             table.count_snapshot(decision.marks)
         if not judged and not decision.kept:

@@ -494,6 +494,32 @@ class Limits:
         "files of the log: each start of a process begins one, and small ones would add up; the oldest is deleted",
         metric="kedge_decisions_log_segments",
     )
+    incidents_max: int = bound(
+        20,
+        "incidents whose records a server has: a person removes those that are no longer needed",
+        metric="kedge_incidents",
+    )
+    incidents_bytes_max: int = bound(
+        1 << 30,
+        "records of all incidents at one server: an hour of a busy cluster has less",
+        metric="kedge_incidents_bytes",
+    )
+    incident_flush_s: float = bound(
+        0.1,
+        "while an incident is recorded, a process that is killed loses this much of its log",
+        metric="kedge_incidents_sent_bytes_total",
+    )
+    incident_retry_s: float = bound(
+        0.5, "pause before records of an incident are sent again", metric="kedge_incidents_failures_total"
+    )
+    incident_send_s_max: float = bound(
+        600.0,
+        "a process that starts later than this after the end of an incident sends nothing for it",
+        metric="kedge_incidents_failures_total",
+    )
+    incident_slice_bytes: int = bound(
+        1 << 20, "records that one request sends or reads", metric="kedge_incidents_bytes"
+    )
     decision_log_inputs_bytes_max: int = bound(
         8 << 20,
         "cache contents in one segment, so that its scheduling attempts can be run again; past it they are left out",

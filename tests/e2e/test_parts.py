@@ -6,74 +6,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.e2e.judged_runs import judged_beside
+from tests.e2e.part_processes import Parts
 from tests.e2e.up_workload import MANIFEST, down_nodes, processes, until
-from tests.kit.api_server import ServerProcess, running_server
-
-from kedge.api.access import CONTROLLERS, NODES, SCHEDULERS
-from kedge.keys import NODE_USER_PREFIX
-from kedge.server.http.certificates import Authority
-
-IDENTITIES = {
-    "controllers": ("kedge-controllers", CONTROLLERS),
-    "scheduler": ("kedge-scheduler", SCHEDULERS),
-    "agent": (NODE_USER_PREFIX, NODES),
-}
-"""User and group of each component; the user of an agent ends in its node."""
-
-
-class Parts:
-    """A server, controllers, a scheduler and two agents."""
-
-    def __init__(self, server: ServerProcess, folder: Path) -> None:
-        self.server = server
-        self.folder = folder
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        for name in ("controllers", "scheduler", "agent-a", "agent-b"):
-            self.start(name)
-
-    def start(self, name: str) -> None:
-        verb, _, node = name.partition("-")
-        more = ["--state", str(self.nodes / node), "--name", node] if node else ["--state", str(self.server.state)]
-        command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.identity(verb, node)), *more]
-        command += ["--metrics-listen", "127.0.0.1:0"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def identity(self, verb: str, node: str) -> Path:
-        """A kubeconfig with the user and the group of a component."""
-        user, group = IDENTITIES[verb]
-        path, now = self.folder / f"{verb}-{node}.kubeconfig", datetime.now(UTC)
-        authority = Authority.ensure(self.server.state, now)
-        authority.ensure_kubeconfig(path, self.server.url, f"{user}{node}", (group,), now)
-        return path
-
-    @property
-    def nodes(self) -> Path:
-        return self.folder / "state" / "nodes"
-
-    def metrics(self, name: str) -> str:
-        """The page of metrics of a process, at the address that it printed; empty before it serves one."""
-        found = re.findall(r"serves (http://\S+)", (self.folder / f"{name}.log").read_text())
-        if not found:
-            return ""
-        with urllib.request.urlopen(found[-1], timeout=60) as reply:
-            return str(reply.read().decode())
-
-    def kill(self, name: str) -> None:
-        self.running[name].kill()
-        self.running[name].wait(30)
-
-    def stop(self) -> None:
-        for each in self.running.values():
-            each.kill()
-            each.wait(30)
+from tests.kit.api_server import running_server
 
 
 @pytest.fixture

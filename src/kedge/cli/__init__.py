@@ -34,6 +34,7 @@ VERBS = {
     "exec": "Run a command in a container.",
     "get": "Print objects of any type.",
     "hunt": "Run many seeds of a simulated program and report each bug once.",
+    "incident": "Record the whole cluster for a while, into one file that can be replayed.",
     "logs": "Print the output of a pod's containers.",
     "queue": "Print the work queues of a running cluster: depth, ages, retries and reasons.",
     "record": "Keep every decision for a while: open, close and list recording windows.",

@@ -18,7 +18,7 @@ from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, 
 from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.contract import Transport
-from kedge.client.http import ServerAddress, read_kubeconfig, with_servers
+from kedge.client.http import ServerAddress
 from kedge.env import Env
 from kedge.errors import Unavailable
 from kedge.limits import Limits
@@ -60,16 +60,16 @@ def agent(
         from kedge.agent.process import ProcessDriver
         from kedge.agent.process.endpoint import AgentEndpoint
         from kedge.agent.process.services import ServiceProxies
+        from kedge.cli.incidents.recording_process import recording_process
+        from kedge.cli.incidents.servers import RemoteIncidents
         from kedge.cli.local import authorities_of, boot_id, leave_node, machine_of, start_endpoint
         from kedge.client.contract import Client
-        from kedge.observe.recording.log import DecisionLog
-        from kedge.observe.recording.recorder import Recorder
 
         client = Client(transport, env, component=f"agent-{name}")
         services = ServiceProxies(client, env, state, boot_id=boot_id())
         driver = ProcessDriver(state, environment=os.environ, limits=env.limits, services=services)
         endpoint = AgentEndpoint(driver, env)
-        server = with_servers(read_kubeconfig(*source.files), source.servers)[0]
+        server = source.addresses()[0]
         authorities = authorities_of(server)
         address = await start_endpoint(endpoint, host, port, authorities)
         if address is not None and host in WILDCARDS:
@@ -77,20 +77,17 @@ def agent(
         access = ApiAccess(server.host, server.port, authorities) if authorities else None
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
-        log = DecisionLog(state / DECISIONS, env)
-        recorder = Recorder(env, log=log)
-        running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
-        logging = env.spawn(log.run(), name="decision log")
-        waiting = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        running.cancel()
-        proxying.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-        logging.cancel()
-        await asyncio.gather(proxying, logging, return_exceptions=True)
-        log.close()
+        incidents = RemoteIncidents(source.addresses)
+        async with recording_process(client, env, state / DECISIONS, incidents, process=f"agent-{name}") as recorder:
+            running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
+            waiting = asyncio.ensure_future(stop.wait())
+            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            running.cancel()
+            proxying.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+        await asyncio.gather(proxying, return_exceptions=True)
         await endpoint.stop()
         await leave_node(state, driver)
 

@@ -111,7 +111,7 @@ async def _run(
     membership = source.membership(identity(), env, notify) if source.join else None
     if membership is not None and not await _finished(membership.ensure_joined(), stop):
         return
-    addresses = with_servers(read_kubeconfig(*source.files), source.servers)
+    addresses = source.addresses()
     transport = FailoverTransport(addresses, env)
     notify(f"uses {', '.join(each.url for each in addresses)}")
     beside = [env.spawn(_follow(source.files, source.servers, transport, env), name="follow the kubeconfig")]

@@ -43,6 +43,7 @@ def controllers(
 
     async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
         from kedge.cli.controller_identities import ControllerIdentities
+        from kedge.cli.incidents.servers import RemoteIncidents
         from kedge.cli.wiring import ControlPlane, run_until
 
         with own_log_folder(state, "controllers") as folder:
@@ -54,6 +55,7 @@ def controllers(
                     component="controllers",
                     schedulers=(),
                     send_spans=send_spans,
+                    incidents=RemoteIncidents(source.addresses),
                 )
                 await run_until(plane, stop)
 

@@ -28,10 +28,12 @@ from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.cli.controller_identities import ControllerIdentities, controller_roles
 from kedge.cli.debug_pages import add_debug_pages
 from kedge.cli.encryption_keys import make_cipher, start_cipher
+from kedge.cli.incidents.history import IncidentHistory
+from kedge.cli.incidents.servers import OwnIncidents
 from kedge.cli.live_faults.fault_socket import FaultSocket
 from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
 from kedge.cli.server import ServerIdentity, client_host, ensure_identity, start_https, url_of
-from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, folder_lock
+from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, INCIDENTS, folder_lock
 from kedge.cli.store_options import StoreChoice
 from kedge.cli.wiring import ControlPlane, ensure_namespaces, stop_plane
 from kedge.client.contract import Client
@@ -44,6 +46,7 @@ from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.span_exporter import SendSpans
 from kedge.server.audit import Auditor
 from kedge.server.http.server import ApiServer
+from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
 
 _log = logging.getLogger("kedge.cli")
@@ -130,17 +133,19 @@ async def local_cluster(
         bound = await start_https(server, identity, host, port)
         inner = direct(caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
-        plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans)
+        server.handler.incidents = folder = IncidentFolder(state / INCIDENTS, env)
+        incidents = OwnIncidents(folder)
+        plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans, incidents=incidents)
         service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
-        tasks += _spawn_parts(env, service, plane)
+        tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"))
         access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
-            locks.enter_context(folder_lock((folder := node_folder(state, name)) / AGENT_LOCK, "kedge agent"))
+            locks.enter_context(folder_lock((place := node_folder(state, name)) / AGENT_LOCK, "kedge agent"))
             inner = direct(caller=f"{NODE_USER_PREFIX}{name}", groups=(NODES,), authorized=True)
             own = Client(faults.add(FaultLink(name, inner)), env, component=f"agent-{name}")
-            tasks += await _start_agent(own, env, folder, (name, zone), access, plane.recorder, drivers, endpoints)
+            tasks += await _start_agent(own, env, place, (name, zone), access, plane.recorder, drivers, endpoints)
         await faults.start()
         cluster = LocalCluster(url_of(host, bound), state, client, plane, drivers, tasks)
         yield cluster
@@ -159,9 +164,10 @@ async def local_cluster(
         locks.close()
 
 
-def _spawn_parts(env: Env, service: Service, plane: ControlPlane) -> list[asyncio.Task[Any]]:
+def _spawn_parts(env: Env, service: Service, plane: ControlPlane, history: IncidentHistory) -> list[asyncio.Task[Any]]:
     return [
         env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"),
+        env.spawn(history.run(), name="history for incidents"),
         env.spawn(service.run_upkeep(), name="upkeep"),
         env.spawn(service.run_credentials(), name="credentials"),
         env.spawn(plane.run(), name="control plane"),

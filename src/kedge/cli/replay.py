@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--from", "first", type=click.IntRange(min=1), help="An incident: from decisions at this revision on.")
+@click.option("--until", type=click.IntRange(min=1), help="An incident: up to decisions at this revision.")
 @click.option("--target", help="Where the program is now, if it has moved: package.module:name or file.py:name.")
 @click.option(
     "--regression/--exact",
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 )
 def replay(
     file: Path,
+    first: int | None,
+    until: int | None,
     target: str | None,
     regression: bool | None,
     quiet: bool,
@@ -43,17 +47,23 @@ def replay(
     extract: Path | None,
 ) -> None:
     """Run the run in FILE again: a failure that `kedge hunt` or `kedge zoo --keep` kept, or a run that
-    `kedge scenario run --out` kept.
+    `kedge scenario run --out` kept. The file of a `kedge incident` is replayed decision by decision: each runs again
+    on what its component had received.
 
     On the build that made it, exits with 0 if the run was the same to the last step, and with 3 and the first
     difference if it was not. On another build it is a regression test: 0 if every invariant holds now, 1 if one is
     still broken.
     """
+    from kedge.cli.incidents.incident_file import is_incident
     from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
     from kedge.sim.kernel import ReplayVerdict, read_artefact
     from kedge.sim.scenario.kept_runs import extract_run
 
+    if is_incident(file):
+        _replay_incident(file, first, until)
+    if first is not None or until is not None:
+        raise click.UsageError("--from and --until are for the file of an incident")
     try:
         with known_targets():
             artefact = read_artefact(file)
@@ -78,6 +88,26 @@ def replay(
         ReplayVerdict.DIVERGED: 3,
     }
     raise SystemExit(codes[again.verdict])
+
+
+def _replay_incident(file: Path, first: int | None, until: int | None) -> NoReturn:
+    import asyncio
+
+    from kedge.cli.incidents.incident_file import lines_of, summary_of
+    from kedge.cli.incidents.replay import replay_incident
+    from kedge.errors import KedgeError
+    from kedge.observe.readers.recording import read_recording
+
+    try:
+        recording = read_recording(file)
+        again = asyncio.run(replay_incident(recording, first=first, until=until))
+    except KedgeError as error:
+        raise click.ClickException(str(error)) from error
+    summary = summary_of(recording)
+    title = lines_of(summary, recording)[:2] if summary is not None else []
+    for line in (*title, *again.lines(), *(f"missing: {gap}" for gap in recording.gaps)):
+        click.echo(line)
+    raise SystemExit(0 if again.same else 3)
 
 
 def _run_again(artefact: Artefact, target: str | None, regression: bool | None) -> Replay:

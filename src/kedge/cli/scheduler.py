@@ -44,6 +44,7 @@ def scheduler(
     """Run a scheduler until SIGTERM. One of several of the same name leads; the others stand by with warm caches."""
 
     async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+        from kedge.cli.incidents.servers import RemoteIncidents
         from kedge.cli.wiring import ControlPlane, run_until
         from kedge.scheduler import DEFAULT_NAME
 
@@ -58,6 +59,7 @@ def scheduler(
                     schedulers=names,
                     controllers=False,
                     send_spans=send_spans,
+                    incidents=RemoteIncidents(source.addresses),
                 )
                 await run_until(plane, stop)
 

@@ -26,10 +26,13 @@ from kedge.cli.configuration.option import config_option
 from kedge.cli.controller_identities import controller_roles
 from kedge.cli.encryption_keys import ENCRYPTION_KEYS_OPTION, make_cipher, start_cipher
 from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
+from kedge.cli.incidents.history import IncidentHistory
+from kedge.cli.incidents.recording_process import recording_process
+from kedge.cli.incidents.servers import OwnIncidents
 from kedge.cli.listen_address import LISTEN_OPTION, WILDCARDS, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.open_files import raise_open_files
-from kedge.cli.state_folder import DECISIONS, command_errors
+from kedge.cli.state_folder import DECISIONS, INCIDENTS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
 from kedge.client.contract import Client
@@ -38,13 +41,12 @@ from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import tune_collector
 from kedge.limits import Limits
-from kedge.observe.recording.log import DecisionLog
-from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificate_signer import AuthoritySigner
 from kedge.server.http.certificates import ADMIN, Authority
 from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
 from kedge.server.http.token_keys import SigningKeys
+from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
 from kedge.server.service.credentials.key_record import ServerKeys
 
@@ -150,22 +152,25 @@ async def _run(
         await ensure_namespaces(Client(inside, env, component="server"))
         await service.check_keys(identity.shared_keys, replace=keys.replace)
         await service.ensure_default_roles(controller_roles())
-        log = DecisionLog(state / DECISIONS / "server", env)
-        service.record_to(Recorder(env, log=log))
-        logging = env.spawn(log.run(), name="decision log")
+        own = Client(inside, env, component="server")
+        folder = IncidentFolder(state / INCIDENTS, env)
+        incidents, name = OwnIncidents(folder), "server"
+        decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name)
+        service.record_to(await stack.enter_async_context(decisions))
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")
         running = ApiServer(service, env, agents_tls=identity.agents_tls, auditor=auditor)
+        running.handler.incidents = folder
+        history = env.spawn(IncidentHistory(own, env, incidents, process=name).run(), name="history for incidents")
         bound = await start_https(running, identity, *address)
         click.echo(f"serving {url_of(address.host, bound)}", err=True)
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
-        logging.cancel()
-        credentials.cancel()
-        await asyncio.gather(logging, credentials, return_exceptions=True)
-        log.close()
+        for task in (history, credentials):
+            task.cancel()
+        await asyncio.gather(history, credentials, return_exceptions=True)
         if upkeep.done() and not stop.is_set():
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause

@@ -22,6 +22,7 @@ from kedge.errors import KedgeError, Unavailable
 UP_LOCK = "up.lock"
 AGENT_LOCK = "agent.lock"
 DECISIONS = "decisions"
+INCIDENTS = "incidents"
 """The folder of decision logs, below a state folder: its own log is of `kedge up`, those below it of components."""
 AUDIT = "audit"
 """The folder of the audit log of an API server, below its state folder."""

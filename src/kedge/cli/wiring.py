@@ -28,6 +28,7 @@ from kedge.observe.recording.span_exporter import SendSpans, SpanExporter
 from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.cache.kept_inputs import KeptInputs
+from kedge.runtime.incident_sender import IncidentSender, IncidentServer
 from kedge.runtime.lease import SharedElection
 from kedge.runtime.recording_windows import RULED_KINDS, RecordingWindows
 from kedge.scheduler import DEFAULT_NAME, Scheduler
@@ -49,10 +50,12 @@ class ControlPlane:
         schedulers: Sequence[str] = (DEFAULT_NAME,),
         controllers: bool = True,
         send_spans: SendSpans | None = None,
+        incidents: IncidentServer | None = None,
     ) -> None:
         """`decisions` is the folder of its decision log, which belongs to this process alone.
 
-        Without `controllers` it is a process of schedulers alone. `send_spans` takes the spans of kept decisions.
+        Without `controllers` it is a process of schedulers alone. `send_spans` takes the spans of kept decisions,
+        `incidents` the log for incidents.
 
         Raises:
             Terminal: that folder cannot be used. Choose another.
@@ -63,6 +66,10 @@ class ControlPlane:
         self.log = DecisionLog(decisions, env)
         self.recorder = Recorder(env, log=self.log)
         self.exporter = SpanExporter(env, self.recorder, send_spans) if send_spans is not None else None
+        process = f"{component}-{env.new_uid()[:8]}"
+        self._incidents = (
+            None if incidents is None else IncidentSender(env, self.log, process=process, server=incidents)
+        )
         self._windows = RecordingWindows(self.recorder, env)
         self._window_caches = CacheSet(self.client, env)
         """Not among the caches that a new leader waits for: no decision depends on them."""
@@ -86,6 +93,8 @@ class ControlPlane:
         background = [self._env.spawn(self.log.run(), name="decision log")]
         if self.exporter is not None:
             background.append(self._env.spawn(self.exporter.run(), name="span exporter"))
+        if self._incidents is not None:
+            background.append(self._env.spawn(self._incidents.run(), name="incidents"))
         self._follow_windows()
         try:
             async with asyncio.TaskGroup() as group:
@@ -106,7 +115,10 @@ class ControlPlane:
         shared = RULED_KINDS if self.controllers else ()
         for name in (RECORDING_WINDOW_KIND, *RULED_KINDS):
             caches = self.caches if name in shared else self._window_caches
-            self._windows.follow([caches.cache(self.client.kinds.of_key_kind(name))])
+            cache = caches.cache(self.client.kinds.of_key_kind(name))
+            self._windows.follow([cache])
+            if name == RECORDING_WINDOW_KIND and self._incidents is not None:
+                self._incidents.follow(cache)
 
     async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:
         """Finish the runs in progress, start no more, release the leases; then `run` returns. Returns the keys left."""

@@ -389,24 +389,16 @@ class Context:
     def _cached(self, kind: str, verb: str, about: tuple[str, ...], read: Callable[[Cache], Read[_T]]) -> _T:
         cache = self._cache(kind)
         value, revision, age_s, place = read(cache)
-        objects: tuple[Object, ...]
-        if verb == "get":
-            objects = () if value is None else (value,)  # type: ignore[assignment]
-            found = objects[0].revision if objects else 0
-        else:
-            objects = value  # type: ignore[assignment]
-            found = len(objects)
+        is_get = verb == "get"
+        objects: tuple[Object, ...] = value if not is_get else () if value is None else (value,)  # type: ignore[assignment]
+        found = len(objects) if not is_get else objects[0].revision if objects else 0
         own = self._own
         # Own writes are not new input: a loop would look like work.
         others = [each for each in objects if not each.origin.decision.startswith(own)]
         self._saw = hash((self._saw, about, *input_fingerprints(others)))
-        if self._counts is not None and self._steps is not None:
-            name = cache.name
-            self._steps.append(CacheRead(name, verb, about, place, revision, age_s, found, objects))
-            try:
-                self._counts.reads[name][verb] += 1
-            except KeyError:
-                self._counts.count_new_read(name, verb)
+        if self._steps is not None and self._counts is not None:
+            self._steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
+            self._counts.count_read(cache.name, verb)
         return value
 
     async def _write(self, request: WriteRequest) -> Object:

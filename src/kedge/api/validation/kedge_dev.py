@@ -203,6 +203,11 @@ def _check_change(errors: ErrorList, rollout: RolloutView) -> None:
 def check_recording_window(errors: ErrorList, window: RecordingWindowView) -> None:
     if window.spec.until is None:
         errors.required("spec.until", "a window that never ends would keep every decision")
+    spec = window.spec
+    if spec.since is not None and not spec.collect:
+        errors.forbidden("spec.since", "may be set only if `collect` is true")
+    if spec.collect and (spec.tenants or spec.objects):
+        errors.forbidden("spec.collect", "a window that collects covers the whole cluster: name no tenants or objects")
     for index, tenant in enumerate(window.spec.tenants):
         errors.name(f"spec.tenants[{index}]", tenant, label_problem(tenant))
     for index, each in enumerate(window.spec.objects):

@@ -306,6 +306,10 @@ class RecordingWindowSpec(ApiStruct, frozen=True):
     """Namespaces."""
     objects: tuple[RecordedObject, ...] = ()
     reason: str = ""
+    collect: bool = False
+    """When the window ends, every process sends its records to a server: `kedge incident` makes one file of them."""
+    since: Time | None = None
+    """Records from then on are collected, as far as processes have them; without it from when the window opened."""
 
 
 class RecordingWindowView(View, frozen=True):

@@ -17,6 +17,7 @@ from kedge.errors import Terminal
 if TYPE_CHECKING:
     from kedge.cli.joining.certificates import ComponentIdentity
     from kedge.cli.joining.membership import Membership
+    from kedge.client.http import ServerAddress
     from kedge.env import Env
 
 
@@ -69,6 +70,12 @@ class IdentitySource:
     servers: tuple[str, ...] = ()
     join: str = ""
     token: str = ""
+
+    def addresses(self) -> list[ServerAddress]:
+        """The servers, with the identity as the files have it now."""
+        from kedge.client.http import read_kubeconfig, with_servers
+
+        return list(with_servers(read_kubeconfig(*self.files), self.servers))
 
     def membership(self, identity: ComponentIdentity, env: Env, notify: Callable[[str], None]) -> Membership | None:
         """The membership to ensure and renew; None for a component with a kubeconfig of its own."""

@@ -34,17 +34,38 @@ class RestClient:
         *,
         query: Mapping[str, str] | None = None,
         body: Any = None,
+        data: bytes = b"",
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Any:
-        """Send a request and return the decoded reply.
+        """Send a request with a body as JSON, or with `data` as it is, and return the decoded reply.
 
         Raises:
             OperatingError: the server refused it.
             Unavailable: it was not carried out.
             OutcomeUnknown: it may have been carried out. Read before anything else.
         """
-        data = b"" if body is None else msgspec.json.encode(body)
+        answer = await self.read(
+            method,
+            path,
+            query=query,
+            data=data if body is None else msgspec.json.encode(body),
+            content_type=content_type,
+            accept=accept,
+        )
+        return msgspec.json.decode(answer) if answer else None
+
+    async def read(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        data: bytes = b"",
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> bytes:
+        """Send a request and return the reply as it is. Raises the errors of `call`."""
         headers = [(b"Accept", accept.encode())]
         if data:
             headers.append((b"Content-Type", content_type.encode()))
@@ -60,7 +81,7 @@ class RestClient:
             self._on_warning(each)
         if reply.code >= 400:
             raise _failure(reply, answer)
-        return msgspec.json.decode(answer) if answer else None
+        return answer
 
     async def lines(
         self, path: str, *, query: Mapping[str, str] | None = None, accept: str = JSON

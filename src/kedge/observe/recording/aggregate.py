@@ -39,7 +39,7 @@ _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
 
 
 class ControllerCounts:
-    """The counts of one controller. `runtime.context` counts reads in `reads` directly: they are the most frequent."""
+    """The counts of one controller."""
 
     __slots__ = ("_aggregate", "_binds", "_bound_at", "calls", "reads", "touches", "wakes")
 
@@ -65,7 +65,7 @@ class ControllerCounts:
             try:
                 reads[mark.cache][SNAPSHOT] += 1
             except KeyError:
-                self.count_new_read(mark.cache, SNAPSHOT)
+                self._count(reads, mark.cache, SNAPSHOT)
 
     def count_bind(self, what: str, writer: str, marks: Sequence[CacheMark]) -> None:
         """Count an attempt that was bound, with its wake-up and its marks."""
@@ -85,16 +85,17 @@ class ControllerCounts:
             self._count_field("bind", POD_KIND, *_FIELDS_OF_VERB["bind"], self._binds)
             self._binds = 0
 
-    def count_new_read(self, cache: str, verb: str) -> None:
-        """Count a read that is not in `reads` yet."""
-        if self._aggregate.take_row():
-            self.reads.setdefault(cache, {})[verb] = 1
+    def count_read(self, cache: str, verb: str) -> None:
+        try:
+            self.reads[cache][verb] += 1
+        except KeyError:
+            self._count(self.reads, cache, verb)
 
     def count_steps(self, decision: Decision) -> None:
         """Count the reads and the calls of a record."""
         for step in decision.steps:
             if type(step) is CacheRead:
-                self._count(self.reads, step.cache, step.verb)
+                self.count_read(step.cache, step.verb)
             elif type(step) is Call:
                 self.count_call(step.verb, step.key[0] if step.key is not None else _kind_of(step), step.intent)
 

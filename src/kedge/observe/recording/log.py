@@ -136,6 +136,10 @@ class DecisionLog:
         """Operations whose failure was logged. A failure is logged again only after a success."""
         self._show()
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
     # -- writing -----------------------------------------------------------------------------------
 
     def add_source(self, append_all: Callable[[], None]) -> None:

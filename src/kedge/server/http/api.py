@@ -27,6 +27,7 @@ from kedge.server.http.batches import serve_batch
 from kedge.server.http.discovery import Discovery
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.flow import FlowControl
+from kedge.server.http.incidents import INCIDENTS_PREFIX, serve_incidents
 from kedge.server.http.negotiation import wants_aggregated_discovery
 from kedge.server.http.openapi import OpenApi
 from kedge.server.http.origins import ORIGINS_PREFIX, serve_origin
@@ -41,6 +42,7 @@ from kedge.server.http.routes import PATH_BYTES_REMEMBERED, ResourcePath, resour
 from kedge.server.http.status import error_body, status_body
 from kedge.server.http.usage_metrics import METRICS_KINDS, UsageMetrics
 from kedge.server.http.versions import listed_versions
+from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
 
 _encode = msgspec.json.Encoder().encode
@@ -77,6 +79,8 @@ class ApiHandler:
         """Whether `/readyz` answers 200."""
         self.authority_pem = ""
         """Certificate of the cluster's authority; empty on a server without one."""
+        self.incidents: IncidentFolder | None = None
+        """Where processes send their records of incidents; None on a server without a folder for them."""
         self.flow = FlowControl(env)
         self._resources = Resources(service, env)
         self._reviews = Reviews(service, env)
@@ -248,6 +252,9 @@ class ApiHandler:
             await serve_origin(self._service, self._resources, request, exchange, caller)
             return
         self._check_path(caller, request)
+        if path == INCIDENTS_PREFIX or path.startswith(INCIDENTS_PREFIX + b"/"):
+            serve_incidents(self.incidents, request, exchange, self._env)
+            return
         page = self._pages.get(path.rstrip(b"/") or b"/")
         if page is not None:
             page(request, exchange)

@@ -71,6 +71,8 @@ def paths(*names: str) -> PolicyRule:
     return PolicyRule(verbs=("get",), non_resource_urls=names)
 
 
+_INCIDENT_SENDER: Final = PolicyRule(verbs=("post",), non_resource_urls=("/kedge/incidents/*",))
+"""Every process sends its records of an incident."""
 _HEALTH: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
 _SEEN: Final = (
     rule(
@@ -180,6 +182,8 @@ _COMPONENTS: Final = (
             rule(_READ, SLICES_GROUP, "endpointslices"),
             EVENT_WRITER,
             EVENT_READER,
+            rule(_READ, KEDGE_GROUP, "recordingwindows"),
+            _INCIDENT_SENDER,
             _REQUESTER,
             approved(OWN_NODE_CLIENT, OWN_NODE_SERVING),
         ),
@@ -202,6 +206,7 @@ _COMPONENTS: Final = (
             rule("delete", KEDGE_GROUP, "reservations"),
             EVENT_WRITER,
             EVENT_READER,
+            _INCIDENT_SENDER,
             _REQUESTER,
             approved(OWN_CLIENT),
         ),
@@ -214,6 +219,7 @@ _COMPONENTS: Final = (
             # controller writes with a role of its own.
             rule(_READ, "*", "*"),
             rule("create", "", "namespaces"),
+            _INCIDENT_SENDER,
             _REQUESTER,
             approved(OWN_CLIENT),
         ),

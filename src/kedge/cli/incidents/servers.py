@@ -1,0 +1,57 @@
+"""Where a process sends its records for an incident: to an API server over HTTPS, or to its own server's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kedge.client.http import ServerAddress
+from kedge.client.http.rest import RestClient
+from kedge.errors import Unavailable
+from kedge.server.http.incidents import INCIDENTS_PATH, PART_TYPE
+from kedge.server.incidents import IncidentFolder
+
+
+class OwnIncidents:
+    """The folder of the server in this process."""
+
+    def __init__(self, folder: IncidentFolder) -> None:
+        self._folder = folder
+
+    async def begin(self, incident: str, process: str) -> None:
+        self._folder.begin(incident, process)
+
+    async def append(self, incident: str, process: str, part: str, at: int, data: bytes) -> int:
+        return self._folder.append(incident, process, part, at, data)
+
+    async def end(self, incident: str, process: str) -> None:
+        self._folder.end(incident, process)
+
+
+class RemoteIncidents:
+    """The first of some servers that answers. The addresses are read for each call: certificates are renewed."""
+
+    def __init__(self, addresses: Callable[[], Sequence[ServerAddress]]) -> None:
+        self._addresses = addresses
+
+    async def begin(self, incident: str, process: str) -> None:
+        await self._post(f"{INCIDENTS_PATH}/{incident}/{process}", {})
+
+    async def append(self, incident: str, process: str, part: str, at: int, data: bytes) -> int:
+        reply = await self._post(f"{INCIDENTS_PATH}/{incident}/{process}/{part}", {"at": str(at)}, data)
+        return int(reply["size"])
+
+    async def end(self, incident: str, process: str) -> None:
+        await self._post(f"{INCIDENTS_PATH}/{incident}/{process}", {"done": "true"})
+
+    async def _post(self, path: str, query: dict[str, str], data: bytes = b"") -> Any:
+        failure = Unavailable("no API server is known: check the kubeconfig")
+        for address in self._addresses():
+            rest = RestClient(address, on_warning=lambda _: None)
+            try:
+                return await rest.call("POST", path, query=query, data=data, content_type=PART_TYPE.decode())
+            except Unavailable as error:
+                failure = error
+            finally:
+                await rest.close()
+        raise failure

@@ -1,0 +1,86 @@
+"""`/kedge/incidents/...`: processes send their records of an incident, and `kedge incident` fetches them.
+
+POST   /kedge/incidents/NAME/PROCESS            the process takes part; `?done=true`: it has sent everything
+POST   /kedge/incidents/NAME/PROCESS/PART?at=N  a slice of a part, N bytes after its begin
+GET    /kedge/incidents, /kedge/incidents/NAME  what this server has
+GET    /kedge/incidents/NAME/PROCESS/PART?at=N  a slice of a part
+DELETE /kedge/incidents/NAME                    remove the records
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from kedge.api.wellknown import KEDGE_API_VERSION
+from kedge.env import Env
+from kedge.errors import BadRequest, MethodNotAllowed, NotFound
+from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.parameters import parse_query
+from kedge.server.incidents import IncidentFolder, IncidentListing
+
+INCIDENTS_PATH: Final = "/kedge/incidents"
+INCIDENTS_PREFIX: Final = INCIDENTS_PATH.encode()
+INCIDENT_KIND: Final = "IncidentRecords"
+PART_TYPE: Final = b"application/vnd.kedge.kept"
+_encode = msgspec.json.Encoder().encode
+
+
+def serve_incidents(folder: IncidentFolder | None, request: HttpRequest, exchange: Exchange, env: Env) -> None:
+    """Answer one request whose caller may make it.
+
+    Raises:
+        NotFound: there is no such incident, process or part, or this server keeps none.
+        BadRequest: a name or a parameter is malformed.
+        TooManyRequests: the folder is full.
+    """
+    if folder is None:
+        raise NotFound("this server keeps no records of incidents")
+    names = [each for each in request.path.decode("latin-1").removeprefix(INCIDENTS_PATH).split("/") if each]
+    query = parse_query(request.query)
+    match request.method, names:
+        case "GET" | "HEAD", []:
+            found = {"items": [_document(each) for each in folder.listing()]}
+            exchange.respond(200, _encode({"apiVersion": KEDGE_API_VERSION, "kind": f"{INCIDENT_KIND}List", **found}))
+        case "GET" | "HEAD", [incident]:
+            exchange.respond(200, _encode(_document(folder.find(incident))))
+        case "GET" | "HEAD", [incident, process, part]:
+            data = folder.read(incident, process, part, _place(query.get("at", "0")), env.limits.incident_slice_bytes)
+            exchange.respond(200, data, content_type=PART_TYPE)
+        case "POST", [incident, process]:
+            (folder.end if query.get("done") == "true" else folder.begin)(incident, process)
+            exchange.respond(200, _encode(_document(folder.find(incident))))
+        case "POST", [incident, process, part]:
+            size = folder.append(incident, process, part, _place(query.get("at", "0")), request.body)
+            exchange.respond(200, _encode({"size": size}))
+        case "DELETE", [incident]:
+            folder.delete(incident)
+            exchange.respond(200, _encode({"apiVersion": "v1", "kind": "Status", "status": "Success"}))
+        case _, names if len(names) <= 3:
+            raise MethodNotAllowed(f"{request.method} is not for {request.path.decode('latin-1')[:200]}")
+        case _:
+            raise NotFound("no incident has this path: it is /kedge/incidents/NAME/PROCESS/PART")
+
+
+def _document(found: IncidentListing) -> dict[str, Any]:
+    return {
+        "apiVersion": KEDGE_API_VERSION,
+        "kind": INCIDENT_KIND,
+        "name": found.name,
+        "bytes": found.bytes,
+        "processes": [
+            {
+                "name": process.name,
+                "done": process.done,
+                "parts": [{"name": part.name, "bytes": part.bytes} for part in process.parts],
+            }
+            for process in found.processes
+        ],
+    }
+
+
+def _place(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise BadRequest(f"at={text[:40]}: the place of a slice is a number of bytes")
+    return int(text)

@@ -1,4 +1,4 @@
-"""A control plane as processes over HTTPS, each with the default role of its component."""
+"""The parts of a cluster as processes over HTTPS, each with the default role of its component."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ IDENTITIES = {
 class Parts:
     """A server, controllers, a scheduler and two agents."""
 
-    def __init__(self, server: ServerProcess, folder: Path) -> None:
+    def __init__(self, server: ServerProcess, folder: Path, *options: str) -> None:
+        """`options` are given to every component."""
         self.server = server
         self.folder = folder
+        self.options = options
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("controllers", "scheduler", "agent-a", "agent-b"):
             self.start(name)
@@ -37,7 +39,7 @@ class Parts:
         verb, _, node = name.partition("-")
         more = ["--state", str(self.nodes / node), "--name", node] if node else ["--state", str(self.server.state)]
         command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.identity(verb, node)), *more]
-        command += ["--metrics-listen", "127.0.0.1:0"]
+        command += ["--metrics-listen", "127.0.0.1:0", *self.options]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -64,6 +66,13 @@ class Parts:
     def kill(self, name: str) -> None:
         self.running[name].kill()
         self.running[name].wait(30)
+
+    def end(self) -> None:
+        """Every component ends in order, with its records on disk."""
+        for each in self.running.values():
+            each.terminate()
+        for each in self.running.values():
+            assert each.wait(60) == 0
 
     def stop(self) -> None:
         for each in self.running.values():

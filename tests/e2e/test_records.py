@@ -77,6 +77,16 @@ def test_every_version_and_condition_leads_to_its_writer_and_attempts_are_run_ag
     assert "whose caches are not in the records" not in placed
     assert re.search(r"run +on node-[12], incarnation \w{8}, bind proved at revision \d+", placed), placed
 
+    changed = kedge(cluster, "why", "web")
+    assert re.search(r"changed by +kedge-admin at [-\d]+ [:\d]+: (create|patch) at revision \d+", changed), changed
+    assert "; the audit log has requests since " in changed
+    cluster.kubectl("delete", "deployment/web", "--as=ada", check=False)
+    until(lambda: " was refused: 403 Forbidden" in kedge(cluster, "timeline", "web"), "the refusal is in the audit log")
+    shown = kedge(cluster, "timeline", "web")
+    assert re.search(r"\* ada +delete Deployment.apps/default/web by kedge-admin as ada was refused", shown), shown
+    refused = kedge(cluster, "why", "web")
+    assert re.search(r"refused +ada \(by kedge-admin\) at .*: delete: 403 Forbidden", refused), refused
+
     cluster.kill()
     cluster.start()
     settings = origin(cluster, "/api/v1/namespaces/default/configmaps/settings")

@@ -184,8 +184,6 @@ GIVE_UP_IN: Final = "kedge.dev/give-up-in"
 """On a ReplicaSet that scales down: the zones or regions whose pods are deleted first. Its Deployment sets it."""
 USAGE: Final = "kedge.dev/usage"
 """On a node's lease: the resource usage of each pod of the node, as its agent measured it. See `api.usage`."""
-AGENT_CERTIFICATE: Final = "kedge.dev/agent-certificate"
-"""On a node: the SHA-256 of its agent's certificate, by which API servers recognise the agent's endpoint."""
 API_SERVERS_GROUP: Final = "kedge:api-servers"
 """The organization in an API server's client certificate, by which agents recognise it."""
 EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")

@@ -62,7 +62,7 @@ def agent(
         from kedge.agent.process.services import ServiceProxies
         from kedge.cli.incidents.recording_process import recording_process
         from kedge.cli.incidents.servers import RemoteIncidents
-        from kedge.cli.local import authorities_of, boot_id, leave_node, machine_of, start_endpoint
+        from kedge.cli.local import authorities_of, boot_id, leave_node, machine_of, spawn_certificate, start_endpoint
         from kedge.client.contract import Client
 
         client = Client(transport, env, component=f"agent-{name}")
@@ -80,6 +80,7 @@ def agent(
         incidents = RemoteIncidents(source.addresses)
         async with recording_process(client, env, state / DECISIONS, incidents, process=f"agent-{name}") as recorder:
             running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
+            beside = [proxying, *spawn_certificate(client, env, name, address, endpoint)]
             waiting = asyncio.ensure_future(stop.wait())
             await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
@@ -87,7 +88,9 @@ def agent(
             proxying.cancel()
             with suppress(asyncio.CancelledError):
                 await running
-        await asyncio.gather(proxying, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         await endpoint.stop()
         await leave_node(state, driver)
 

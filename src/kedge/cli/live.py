@@ -25,6 +25,7 @@ from kedge.api.wellknown import (
     SCHEDULING_POLICY_KIND,
     ZONE_QUOTA_KIND,
 )
+from kedge.cli.audit_evidence import audit_evidence
 from kedge.cli.progress import ProgressBar
 from kedge.cli.server import KUBECONFIG
 from kedge.cli.state_folder import DECISIONS
@@ -37,6 +38,7 @@ from kedge.env import system_env
 from kedge.errors import Compacted, NotFound, Terminal, Unavailable
 from kedge.keys import Key, Origin, Revision
 from kedge.observe.readers.logged_part import answer_part, history_part
+from kedge.observe.readers.object_history import versions_in, with_dependents
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.why import ClusterEvidence, ConditionWrite, RecordedWrite, write_in_decisions, writes_of
 from kedge.observe.readers.why.condition_writes import ConditionLookup
@@ -75,6 +77,7 @@ class LiveCluster:
         related = related_keys(keys, found)
         logged = answer_part(search, keys, related, owners=owner_uids(related, found), versions_of=wanted)
         logged.undecoded[:0] = missing
+        logged.audited, logged.audit_coverage = audit_evidence(self.state, {*keys, *related})
         return with_logged(found, logged, search), logged
 
     async def condition_writes(
@@ -169,6 +172,8 @@ def with_logged(evidence: ClusterEvidence, logged: Recording, search: LogSearch)
         missing=(*evidence.missing, *logged.undecoded),
         coverages=logged.coverages,
         totals=logged.totals,
+        audited=logged.audited,
+        audit_coverage=logged.audit_coverage,
         newest_write=newest_write,
         has_record=has_record,
     )
@@ -206,10 +211,12 @@ def search_logs(state: Path, missing: list[str]) -> LogSearch:
 
 
 def logged_history(state: Path, keys: Collection[Key]) -> Recording:
-    """The records in the logs that a timeline of one of `keys` needs."""
+    """The records in the logs that a timeline of one of `keys` needs, with the requests of the audit log."""
     missing: list[str] = []
     found = history_part(search_logs(state, missing), keys)
     found.undecoded[:0] = missing
+    versions = [each for decision in found.decisions for each in versions_in(decision)]
+    found.audited, found.audit_coverage = audit_evidence(state, with_dependents(set(keys), versions))
     return found
 
 

@@ -30,6 +30,7 @@ from kedge.cli.debug_pages import add_debug_pages
 from kedge.cli.encryption_keys import make_cipher, start_cipher
 from kedge.cli.incidents.history import IncidentHistory
 from kedge.cli.incidents.servers import OwnIncidents
+from kedge.cli.joining.serving_certificate import ServingCertificate
 from kedge.cli.live_faults.fault_socket import FaultSocket
 from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
 from kedge.cli.server import ServerIdentity, client_host, ensure_identity, start_https, url_of
@@ -42,6 +43,7 @@ from kedge.client.http import ServerAddress
 from kedge.env import Env, system_env
 from kedge.errors import KedgeError, Unavailable
 from kedge.keys import NODE_USER_PREFIX
+from kedge.logs import INFO
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.span_exporter import SendSpans
 from kedge.server.audit import Auditor
@@ -195,7 +197,22 @@ async def _start_agent(
     return [
         env.spawn(services.run(), name=f"services of {name}"),
         env.spawn(agent.run(), name=f"agent {name}"),
+        *spawn_certificate(client, env, name, address, endpoints[-1]),
     ]
+
+
+def spawn_certificate(
+    client: Client, env: Env, node: str, address: EndpointAddress | None, endpoint: AgentEndpoint
+) -> list[asyncio.Task[Any]]:
+    """Request and renew the certificate by which API servers recognise the agent of a node, if it listens."""
+    if address is None:
+        return []
+
+    def notify(text: str) -> None:
+        env.log.write(INFO, f"the agent of {node} {text}", {"node": node})
+
+    made = ServingCertificate(client, env, node, address.host, use=endpoint.use_certificate, notify=notify)
+    return [env.spawn(made.run(), name=f"certificate of {node}")]
 
 
 async def _prepare(service: Service, client: Client, identity: ServerIdentity) -> None:
@@ -262,7 +279,6 @@ def machine_of(
         system=read_system_info(Path("/")),
         addresses=(endpoint.host if endpoint is not None else "127.0.0.1",),
         endpoint_port=endpoint.port if endpoint is not None else 0,
-        certificate=endpoint.fingerprint if endpoint is not None else "",
         conditions=conditions,
     )
 

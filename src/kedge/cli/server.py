@@ -210,7 +210,7 @@ def ensure_identity(
         state=state,
         authority=authority,
         tls=tls_context(TlsFiles(serving=state / "serving.pem", authority=pki / "ca.crt")),
-        agents_tls=agent_client_context(state / AGENT_CLIENT),
+        agents_tls=agent_client_context(state / AGENT_CLIENT, pki / "ca.crt"),
         token_keys=SigningKeys.ensure(pki, authority),
         signer=AuthoritySigner(authority, env.now),
         made_at=now,

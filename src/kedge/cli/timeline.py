@@ -15,7 +15,7 @@ from kedge.cli.up import no_cluster, state_in_use
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
     from kedge.keys import Key
-    from kedge.observe.readers.object_timeline import ObjectTimeline
+    from kedge.observe.readers.object_timeline import LaneEntry, ObjectTimeline
     from kedge.observe.readers.recording import Recording
 
 
@@ -54,7 +54,7 @@ def timeline(
             found = _from_file(recording, name, namespace, generation, since)
         else:
             found = _from_log(state_in_use(state), name, namespace, generation, since)
-    if found is None or (not found.decisions and not any(each.revision for each in found.entries)):
+    if found is None or not (found.decisions or any(_is_recorded(each) for each in found.entries)):
         window = "in this window" if generation is not None or since is not None else "at all"
         raise click.ClickException(
             f"no record about {name} in the namespace {namespace} was kept {window}:"
@@ -64,6 +64,13 @@ def timeline(
         click.echo("\n".join(found.lines()))
     else:
         click.echo(_as_json(found, output))
+
+
+def _is_recorded(entry: LaneEntry) -> bool:
+    """Whether a line is about the object: a version of it, or a request that was refused."""
+    from kedge.observe.readers.timeline import REFUSED
+
+    return bool(entry.revision) or entry.kind == REFUSED
 
 
 def _as_json(found: ObjectTimeline, output: str) -> str:

@@ -14,7 +14,7 @@ from kedge.api.kinds import Registry
 from kedge.api.request_access import attributes_of_request
 from kedge.api.requests import OpenWatch, Reply, Request, WatchEvent, named
 from kedge.errors import OperatingError
-from kedge.server.audit import OK, AuditedCall, Auditor
+from kedge.server.audit import READ_VERBS, AuditedCall, Auditor, done_code
 from kedge.server.service import Service
 
 
@@ -50,7 +50,7 @@ class DirectTransport:
 
     def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]:
         sent = named(request, self._caller, self._groups) if self._caller else request
-        if self._auditor is None or (request.reads and not self._auditor.reads):
+        if self._auditor is None or not self._auditor.may_log(request):
             return self._send(sent)
         return self._send_audited(sent, self._auditor)
 
@@ -88,10 +88,10 @@ class DirectTransport:
     async def _send_audited(self, request: Request[Reply], auditor: Auditor) -> Reply:
         call = auditor.direct_call(request, self._identity, self.kinds)
         try:
-            if not request.reads:
+            if request.verb not in READ_VERBS:
                 auditor.check_room(call)
             call.reply = reply = await self._send(request)
-            call.code = OK
+            call.code = done_code(request)
             return reply
         except OperatingError as error:
             call.error = error
@@ -107,7 +107,7 @@ class DirectTransport:
             call.error = error
             auditor.completed(call)
             raise
-        call.code = OK
+        call.code = done_code(request)
         auditor.started(call)
         return _AuditedWatch(events, call, auditor)
 

@@ -10,11 +10,13 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from tests.kit.loops import eventually, on_loop
 from tests.kit.process_nodes import POD, driver_in, start
 
@@ -22,21 +24,39 @@ from kedge.agent.process import ProcessDriver
 from kedge.agent.process.endpoint import AgentEndpoint, EndpointAddress
 from kedge.api.kinds import KINDS
 from kedge.api.requests import Create
-from kedge.api.wellknown import AGENT_CERTIFICATE, API_SERVERS_GROUP
+from kedge.api.wellknown import API_SERVERS_GROUP
+from kedge.cli.joining.certificates import agent_identity, certificate_request
 from kedge.env import Env, system_env
 from kedge.limits import Limits
 from kedge.server.http.agents import AgentDialer, AgentUnreachable, agent_client_context
-from kedge.server.http.certificates import Authority
+from kedge.server.http.certificate_signer import AuthoritySigner
+from kedge.server.http.certificates import Authority, Certificate
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore
 
 SERVER = (API_SERVERS_GROUP,)
 
 
-def client_context(folder: Path, authority: Authority, *groups: str) -> ssl.SSLContext:
+def client_context(
+    folder: Path, authority: Authority, *groups: str, trusted: Authority | None = None
+) -> ssl.SSLContext:
+    """TLS of a caller with these groups. It trusts agents of `trusted`, or of the authority that signed for itself."""
     path = folder / f"client-{len(groups)}.pem"
     path.write_bytes(authority.issue_client("someone", groups, datetime.now(UTC)).pem)
-    return agent_client_context(path)
+    authority_path = folder / "authority.crt"
+    authority_path.write_bytes((trusted or authority).own.certificate_pem)
+    return agent_client_context(path, authority_path)
+
+
+def serving(
+    authority: Authority, node: str = "n", host: str = "127.0.0.1", *, now: datetime | None = None, valid_s: float = 600
+) -> bytes:
+    """A serving certificate with its key, as the authority signs it for an agent."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    body = certificate_request(key, agent_identity(node), (host, node))
+    signer = AuthoritySigner(authority, lambda: now or datetime.now(UTC))
+    signed = x509.load_pem_x509_certificate(signer.sign(body, ("server auth",), valid_s))
+    return Certificate(signed, key).pem
 
 
 @asynccontextmanager
@@ -45,6 +65,7 @@ async def endpoint_of(
 ) -> AsyncIterator[tuple[AgentEndpoint, EndpointAddress]]:
     endpoint = AgentEndpoint(driver, env)
     address = await endpoint.start("127.0.0.1", 0, authority.own.certificate_pem.decode())
+    endpoint.use_certificate(serving(authority))
     try:
         yield endpoint, address
     finally:
@@ -57,12 +78,11 @@ async def dialer_to(
 ) -> AsyncIterator[AgentDialer]:
     store = MemoryStore(env)
     service = Service(store, env)
-    shown = {"fingerprint": address.fingerprint, "port": address.port, **changes}
     node = {
-        "metadata": {"name": "n", "annotations": {AGENT_CERTIFICATE: shown["fingerprint"]}},
+        "metadata": {"name": "n"},
         "status": {
             "addresses": [{"type": "InternalIP", "address": address.host}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": shown["port"]}},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": changes.get("port", address.port)}},
         },
     }
     await service.send(Create(KINDS.of_key_kind("Node"), node))
@@ -108,12 +128,12 @@ async def test_the_agent_answers_no_caller_but_an_api_server_of_its_cluster(tmp_
         for tls in (
             client_context(tmp_path, authority, "system:masters"),
             client_context(tmp_path, authority, "system:nodes", "kedge:controllers"),
-            client_context(tmp_path / "other", other, *SERVER),
+            client_context(tmp_path / "other", other, *SERVER, trusted=authority),
         ):
             async with dialer_to(address, tls, env) as dialer:
                 assert await get(dialer, "/secrets") == b""
         bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        bare.check_hostname, bare.verify_mode = False, ssl.CERT_NONE
+        bare.load_verify_locations(cadata=authority.own.certificate_pem.decode())
         async with dialer_to(address, bare, env) as dialer:
             assert await get(dialer, "/secrets") == b""
 
@@ -123,10 +143,7 @@ async def test_the_api_server_sends_nothing_to_a_program_that_is_not_the_agent(t
     env, authority = system_env(), Authority.ensure(tmp_path, datetime.now(UTC))
     tls = client_context(tmp_path, authority, *SERVER)
     async with driver_in(tmp_path / "node") as driver, endpoint_of(driver, authority, env) as (endpoint, address):
-        async with dialer_to(address, tls, env, fingerprint="0" * 64) as dialer:
-            with pytest.raises(AgentUnreachable, match="is not the agent of node n"):
-                await dialer.connect("n")
-        async with dialer_to(address, tls, env, fingerprint="") as dialer:
+        async with dialer_to(address, tls, env, port=0) as dialer:
             with pytest.raises(AgentUnreachable, match="has no endpoint"):
                 await dialer.connect("n")
         async with dialer_to(address, tls, env) as dialer:
@@ -135,6 +152,51 @@ async def test_the_api_server_sends_nothing_to_a_program_that_is_not_the_agent(t
             await endpoint.stop()
             with pytest.raises(AgentUnreachable, match="cannot be reached"):
                 await dialer.connect("n")
+
+
+@on_loop
+async def test_the_api_server_refuses_a_certificate_that_is_not_of_the_node(tmp_path: Path) -> None:
+    """Of another node at the same address, of another address, of another authority, of a client, and an old one."""
+    env, now = system_env(), datetime.now(UTC)
+    (tmp_path / "other").mkdir()
+    authority, other = Authority.ensure(tmp_path, now), Authority.ensure(tmp_path / "other", now)
+    tls = client_context(tmp_path, authority, *SERVER)
+    refused = {
+        "is not the agent of node n: its certificate is of another one": serving(authority, "m"),
+        "IP address mismatch": serving(authority, host="127.0.0.2"),
+        "unable to get local issuer|signature failure|self-signed": serving(other),
+        "unsuitable certificate purpose|unsupported certificate purpose": authority.issue_client(
+            "system:node:n", ("system:nodes",), now
+        ).pem,
+        "certificate has expired": serving(authority, now=now - timedelta(days=1)),
+    }
+    async with (
+        driver_in(tmp_path / "node") as driver,
+        endpoint_of(driver, authority, env) as (endpoint, address),
+        dialer_to(address, tls, env) as dialer,
+    ):
+        for why, pem in refused.items():
+            endpoint.use_certificate(pem)
+            with pytest.raises(AgentUnreachable, match=why) as caught:
+                await dialer.connect("n")
+            assert "is not the agent of node n" in str(caught.value)
+        endpoint.use_certificate(serving(authority))
+        assert b" 404 " in await get(dialer, "/secrets"), "a renewed certificate is used without a restart"
+
+
+@on_loop
+async def test_an_endpoint_without_a_certificate_serves_no_caller(tmp_path: Path) -> None:
+    env, authority = system_env(), Authority.ensure(tmp_path, datetime.now(UTC))
+    tls = client_context(tmp_path, authority, *SERVER)
+    async with driver_in(tmp_path / "node") as driver:
+        endpoint = AgentEndpoint(driver, env)
+        address = await endpoint.start("127.0.0.1", 0, authority.own.certificate_pem.decode())
+        try:
+            async with dialer_to(address, tls, env) as dialer:
+                with pytest.raises(AgentUnreachable, match="cannot be reached"):
+                    await dialer.connect("n")
+        finally:
+            await endpoint.stop()
 
 
 def handshake(path: str, protocol: str = "v5.channel.k8s.io") -> bytes:

@@ -14,9 +14,9 @@ from tests.kit.loops import eventually, on_loop
 from tests.objects import CONFIG_MAP
 
 from kedge.api.kinds import KINDS
-from kedge.api.requests import Create, Get, OpenWatch, WatchOptions, WriteOptions
+from kedge.api.requests import Create, Get, OpenWatch, RequestToken, WatchOptions, WriteOptions
 from kedge.client.direct import DirectTransport
-from kedge.errors import AlreadyExists, NotFound, Unavailable
+from kedge.errors import AlreadyExists, MethodNotAllowed, NotFound, Unavailable
 from kedge.keys import Key, Origin
 from kedge.limits import Limits
 from kedge.server.audit import WRITES_POLICY, AuditEvent
@@ -241,9 +241,22 @@ async def test_components_in_the_process_of_the_server_have_entries_too(tmp_path
     )
     assert made.annotations[DECISION] == "job:p-1:3"
     assert made.annotations[AFTER]
+    assert noted(made) == ("create", "system:plane", 201, "done")
     assert noted(refused)[2:] == (409, "AlreadyExists")
     assert noted(read) == ("get", "system:plane", 404, "NotFound")
     assert (began.stage, ended.stage, began.verb) == ("ResponseStarted", "ResponseComplete", "watch")
+
+
+@on_loop
+async def test_a_token_for_a_component_in_the_process_is_logged_as_over_http(tmp_path: Path) -> None:
+    """It writes no object, and is in a log of writes all the same."""
+    async with audited_api(tmp_path, WRITES_POLICY) as api:
+        transport = DirectTransport(api.service, caller="system:plane", auditor=api.auditor)
+        with pytest.raises(MethodNotAllowed, match="no key for tokens"):
+            await transport.send(RequestToken(key=Key("ServiceAccount", "default", "default")))
+    (entry,) = entries(tmp_path)
+    assert entry.object_ref is not None
+    assert (entry.verb, entry.object_ref.subresource) == ("create", "token")
 
 
 async def send_directly(api: AuditedApi) -> None:

@@ -17,7 +17,7 @@ def make(folder: Path, **limits: int) -> IncidentFolder:
 
 
 def env(**limits: int) -> Env:
-    return system_env(limits=Limits(**limits))  # type: ignore[arg-type]
+    return system_env(limits=Limits(**limits))
 
 
 def test_slices_are_taken_once_and_in_order(tmp_path: Path) -> None:

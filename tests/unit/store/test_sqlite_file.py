@@ -46,6 +46,28 @@ def store_at(path: Path, objects: int = 1) -> None:
     asyncio.run(run())
 
 
+def test_only_the_owner_may_read_the_files_of_a_store(tmp_path: Path) -> None:
+    """Also its log, which SQLite makes while the store is open."""
+    before = os.umask(0o022)
+    modes: dict[str, int] = {}
+
+    def note_modes() -> None:
+        modes.update((each.name, each.stat().st_mode & 0o777) for each in tmp_path.iterdir())
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "kedge.db", env_with())
+        await store.commit([], [Put(Key("Secret", "ns", "s"), b"hunter2")])
+        note_modes()
+        await store.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        os.umask(before)
+    assert {"kedge.db", "kedge.db-wal"} <= modes.keys()
+    assert set(modes.values()) == {0o600}, modes
+
+
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     check_rejected(tmp_path / "nowhere" / "a.db", "is not a directory: create it")
 

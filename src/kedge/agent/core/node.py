@@ -23,7 +23,7 @@ from kedge.api.quantity import parse_quantity
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time, format_time
 from kedge.api.views import NodeSystemInfo, NodeView
-from kedge.api.wellknown import AGENT_CERTIFICATE, HOSTNAME_LABEL, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, USAGE
+from kedge.api.wellknown import HOSTNAME_LABEL, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, USAGE
 from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
@@ -52,8 +52,6 @@ class Machine:
     """Its abilities and inabilities, for people and for `kubectl describe node`."""
     endpoint_port: int = 0
     """The port of the agent's endpoint for logs and exec; 0 if it has none."""
-    certificate: str = ""
-    """The fingerprint of the endpoint's certificate."""
 
 
 class NodeRegistration:
@@ -130,7 +128,6 @@ class NodeRegistration:
             "metadata": {
                 "name": machine.name,
                 "labels": {HOSTNAME_LABEL: machine.name, **machine.labels},
-                **({"annotations": {AGENT_CERTIFICATE: machine.certificate}} if machine.certificate else {}),
             },
             "spec": {"taints": [dict(each) for each in machine.taints]} if machine.taints else {},
             "status": self._status(),
@@ -166,11 +163,8 @@ class NodeRegistration:
         return msgspec.structs.replace(machine.system, boot_id=machine.boot_id, kubelet_version="kedge")
 
     async def _write_endpoint(self, node: Object) -> None:
-        """Write where API servers find this run of the agent: another run had another port and certificate."""
-        machine, annotations = self._machine, node.metadata.annotations
-        if annotations.get(AGENT_CERTIFICATE, "") != machine.certificate:
-            patch = {"metadata": {"annotations": {AGENT_CERTIFICATE: machine.certificate or None}}}
-            await self._client.patch(self._key, patch)
+        """Write where API servers find this run of the agent: another run had another port."""
+        machine = self._machine
         status = self._status()
         shown = node.as_view(NodeView).status
         addresses = tuple(each.address for each in shown.addresses if each.type == "InternalIP")

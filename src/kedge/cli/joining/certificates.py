@@ -82,9 +82,8 @@ async def request_certificate(
             continue  # it waited for too long, and is made again
 
 
-def _request_body(
-    key: ec.EllipticCurvePrivateKey, identity: ComponentIdentity, signer: str, usage: str, names: Sequence[str]
-) -> dict[str, Any]:
+def certificate_request(key: ec.EllipticCurvePrivateKey, identity: ComponentIdentity, names: Sequence[str]) -> bytes:
+    """A request for a certificate of this identity, as PEM; of a serving certificate with its host names."""
     subject = x509.Name([
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, identity.group),
         x509.NameAttribute(NameOID.COMMON_NAME, identity.user),
@@ -93,7 +92,13 @@ def _request_body(
     if names:
         listed = x509.SubjectAlternativeName([_general_name(each) for each in names])
         builder = builder.add_extension(listed, critical=False)
-    pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _request_body(
+    key: ec.EllipticCurvePrivateKey, identity: ComponentIdentity, signer: str, usage: str, names: Sequence[str]
+) -> dict[str, Any]:
+    pem = certificate_request(key, identity, names)
     return {
         "metadata": {"name": f"{identity.component}-{hashlib.sha256(pem).hexdigest()[:20]}"},
         "spec": {
@@ -114,6 +119,12 @@ def _signed(request: dict[str, Any]) -> x509.Certificate | None:
             )
     text = status.get("certificate")
     return None if not text else x509.load_pem_x509_certificate(base64.b64decode(text))
+
+
+def renewal_of(kept: Certificate, part: float) -> datetime:
+    """When `part` of the life of a certificate has passed."""
+    begins, ends = kept.certificate.not_valid_before_utc + CLOCK_SKEW, kept.certificate.not_valid_after_utc
+    return begins + (ends - begins) * part
 
 
 # -- the file ----------------------------------------------------------------------------------------
@@ -141,7 +152,7 @@ class KeptIdentity(NamedTuple):
 
     def renewal(self, part: float) -> datetime:
         """When `part` of its life has passed."""
-        return self.issued + (self.ends - self.issued) * part
+        return renewal_of(self.certificate, part)
 
     def write(self, path: Path) -> None:
         write_private(path, kubeconfig(self.url, self.authority_pem, self.certificate, self.user).encode())

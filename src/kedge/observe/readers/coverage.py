@@ -51,9 +51,15 @@ def _not_kept(coverages: Sequence[CoverageRecord]) -> str:
     )
 
 
+def with_audit(kept: str, audit: str) -> str:
+    """The coverage of decisions with that of the audit log, where a view has one."""
+    return f"{kept}; {audit}" if audit else kept
+
+
 def coverage_lines_of(recording: Recording) -> Iterator[str]:
     """For a view of a whole recording: its coverage, and each gap."""
-    yield f"coverage: {coverage_text(recording.decisions, recording.coverages, recording.totals)}"
+    kept = coverage_text(recording.decisions, recording.coverages, recording.totals)
+    yield f"coverage: {with_audit(kept, recording.audit_coverage)}"
     for gap in recording.gaps:
         if gap.bytes:
             yield f"missing: a part of the file cannot be read: {gap.why}"

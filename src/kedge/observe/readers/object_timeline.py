@@ -17,10 +17,11 @@ from kedge.api.timestamps import format_micro_time
 from kedge.api.views import PodView
 from kedge.api.wellknown import KEDGE_API_VERSION, NODE_KIND, POD_KIND
 from kedge.keys import NO_REVISION, Key, Revision
+from kedge.observe.readers.audited_requests import AuditedRequest, unshown
 from kedge.observe.readers.coverage import coverage_lines_of
 from kedge.observe.readers.object_history import is_about, with_dependents
 from kedge.observe.readers.recording import Recording
-from kedge.observe.readers.timeline import COMMITTED, REFUSED, UNSCHEDULABLE, TimelineEntry, timeline
+from kedge.observe.readers.timeline import COMMITTED, REFUSED, REQUESTED, UNSCHEDULABLE, TimelineEntry, timeline
 from kedge.observe.readers.why.evidence import RecordedWrite, recorded_writes
 from kedge.observe.records import CommitRecord, Decision, StoreState
 
@@ -161,8 +162,9 @@ def object_timeline(
     window = _window(key, part, generation, since)
     writes = recorded_writes(recording)
     causes = {each.id: cause for each in recording.decisions if (cause := cause_of(each, writes)) is not None}
-    known = any(each.written or each.deleted for each in part.commits) or bool(part.decisions)
-    lines = [each for each in timeline(part) if not each.is_repeated and window.has(each.at, each.revision)]
+    known = any(each.written or each.deleted for each in part.commits) or bool(part.decisions) or bool(part.audited)
+    everything = [*timeline(part), *map(_requested, part.audited)]
+    lines = [each for each in everything if not each.is_repeated and window.has(each.at, each.revision)]
     nodes = _nodes(part)
     entries = [_lane_entry(each, causes, nodes) for each in _by_revision(lines)] if known else []
     return ObjectTimeline(
@@ -195,7 +197,22 @@ def about_object(key: Key, recording: Recording) -> Recording:
     outside = [
         each for each in recording.outside if each.kind not in _VERDICTS and not each.text.startswith(_NO_ACTIONS)
     ]
-    return Recording(states=states, commits=commits, decisions=decisions, outside=outside)
+    shown = {each.revision for each in commits}
+    audited = tuple(unshown(recording.audited, wanted, shown, decisions))
+    return Recording(states=states, commits=commits, decisions=decisions, outside=outside, audited=audited)
+
+
+def _requested(request: AuditedRequest) -> TimelineEntry:
+    """The line of a request in the audit log that no version and no decision shows."""
+    return TimelineEntry(
+        request.at,
+        REFUSED if request.is_refused else REQUESTED,
+        request.text(),
+        actor=request.actor,
+        decision=request.decision,
+        revision=request.revision,
+        by_person=request.is_by_person,
+    )
 
 
 def _nodes(part: Recording) -> frozenset[str]:
@@ -297,8 +314,10 @@ def _link(key: Key, revision: Revision, writer: str, found: RecordedWrite | None
 def _lane_entry(line: TimelineEntry, causes: Mapping[str, CauseLink], nodes: frozenset[str]) -> LaneEntry:
     from_outside = not line.controller and not line.actor and line.kind != COMMITTED
     lane = _OUTSIDE_LANES.get(line.kind, OUTSIDE) if from_outside else line.actor or OUTSIDE
-    by_person = (from_outside and lane == PEOPLE) or (
-        line.kind == COMMITTED and not line.controller and line.actor not in nodes and _is_person(line.actor)
+    by_person = (
+        line.by_person
+        or (from_outside and lane == PEOPLE)
+        or (line.kind == COMMITTED and not line.controller and line.actor not in nodes and _is_person(line.actor))
     )
     mark = EntryMark.PERSON if by_person else EntryMark.FAULT if lane == FAULTS else EntryMark.NONE
     text = line.text.removeprefix(f"{line.controller}: ") if line.controller else line.text

@@ -6,12 +6,13 @@ cannot decode. Everything else is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kedge.api.kinds import KINDS, Registry
 from kedge.kept import Gap, Section, read_kept
+from kedge.observe.readers.audited_requests import AuditedRequest
 from kedge.observe.records import (
     BadRecord,
     CommitRecord,
@@ -43,6 +44,10 @@ class Recording:
     undecoded: list[str] = field(default_factory=list)
     totals: KeptTotals | None = None
     """All decisions that were kept, where `decisions` are a part of them."""
+    audited: Sequence[AuditedRequest] = ()
+    """Requests of the audit log about the objects in question, where a cluster has one."""
+    audit_coverage: str = ""
+    """The window of the audit log, or that there is none; empty for a file, which has no requests."""
 
     def add(self, record: object) -> None:
         match record:

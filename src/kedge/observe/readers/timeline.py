@@ -42,7 +42,7 @@ from kedge.observe.records import (
     StoreState,
 )
 
-COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED, ACTED = (
+COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED, ACTED, REQUESTED = (
     "committed",
     "refused",
     "failed",
@@ -52,6 +52,7 @@ COMMITTED, REFUSED, FAILED, UNSCHEDULABLE, DECIDED, UNKNOWN, READ, RECEIVED, ACT
     "read",
     "received",
     "acted",
+    "requested",
 )
 """Kinds of lines that come from records. A line of an outside event has the kind of the event."""
 _FOLDED = frozenset({REFUSED, FAILED, UNSCHEDULABLE, ACTED})
@@ -88,6 +89,8 @@ class TimelineEntry:
     is_condition: bool = False
     count: int = 1
     """How many equal lines in a row it stands for: retries with the same outcome."""
+    by_person: bool = False
+    """The audit log shows that a person requested it."""
 
     @property
     def is_repeated(self) -> bool:

@@ -15,6 +15,7 @@ from kedge.api.access import AUTHENTICATED, Attributes, Caller
 from kedge.api.audit import AuditFacts, audit_facts
 from kedge.api.kinds import Registry
 from kedge.api.objects import Object
+from kedge.api.request_access import right_of
 from kedge.api.requests import OpenWatch, Request, Written
 from kedge.api.wellknown import (
     AUDIT_API_VERSION,
@@ -36,6 +37,7 @@ from kedge.server.audit.events import NO_BODY, AuditedObject, AuditEvent, Respon
 from kedge.server.audit.log import AuditLog
 from kedge.server.audit.policy import (
     COMPLETE,
+    READ_VERBS,
     STARTED,
     AuditAnswer,
     AuditLevel,
@@ -48,8 +50,7 @@ _SECRET_KINDS: Final = frozenset(
     {SECRET_KIND, "SecretList", CONFIG_MAP_KIND, "ConfigMapList", "TokenReview", "TokenRequest", "List"}
 )
 _encode: Final = msgspec.json.Encoder().encode
-OK: Final = 200
-"""The code of a call in this process that was done."""
+_OK, _CREATED = 200, 201
 _REFUSED: Final = 400
 """Codes from here on are of requests that were not done."""
 
@@ -129,10 +130,15 @@ class Auditor:
 
     # -- calls in this process ---------------------------------------------------------------------
 
+    def may_log(self, request: Request[Any]) -> bool:
+        """Whether a call may have an entry. The request for a token writes no object, and is no read here."""
+        return self.reads or request.verb not in READ_VERBS
+
     def direct_call(self, request: Request[Any], caller: Caller, kinds: Registry) -> AuditedCall:
         """The call of a component in this process, which is about to be carried out."""
         target, origin = request.target, request.options.origin
         kind = kinds.of_key_kind(target.kind)
+        verb, part = right_of(request)
         env = self._env
         return AuditedCall(
             received=env.now(),
@@ -140,9 +146,7 @@ class Auditor:
             audit_id=env.new_uid(),
             user=caller,
             acting=Caller(acting, (AUTHENTICATED,)) if (acting := request.options.acting_as) else None,
-            wanted=Attributes(
-                request.verb, kind.group, kind.plural, request.subresource, target.namespace, target.name
-            ),
+            wanted=Attributes(verb, kind.group, kind.plural, part, target.namespace, target.name),
             api_version=kind.version,
             decision=origin.decision,
             operation=origin.operation,
@@ -241,6 +245,11 @@ class Auditor:
             if not answer.managed_fields and isinstance(value.get("metadata"), dict):
                 value["metadata"].pop("managedFields", None)
         return msgspec.Raw(_encode(value))  # on one line, whatever its form was
+
+
+def done_code(request: Request[Any]) -> int:
+    """The code of a request in this process that was done, as its HTTP reply would have it."""
+    return _CREATED if right_of(request)[0] == "create" else _OK
 
 
 def _outcome(call: AuditedCall) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,8 @@ from kedge.server.audit.files import audit_files
 
 _event: Final = msgspec.json.Decoder(AuditEvent)
 _gap: Final = msgspec.json.Decoder(AuditGap)
+_object_name: Final = re.compile(rb'"objectRef":\{"resource":"[^"]*"(?:,"namespace":"[^"]*")?,"name":"([^"]*)"')
+"""The name of the object in a line, without decoding it."""
 _GAP_MARK: Final = f'"kind":"{GAP_KIND}"'.encode()
 
 
@@ -35,6 +38,8 @@ class AuditQuery:
     """The plural of a kind, in the API group `group`."""
     namespace: str = ""
     name: str = ""
+    names: frozenset[str] = frozenset()
+    """Objects of one of these names, of any kind."""
     since: datetime | None = None
 
     def matches(self, event: AuditEvent) -> bool:
@@ -44,9 +49,11 @@ class AuditQuery:
             return False
         if self.user and self.user not in (event.user.username, getattr(event.impersonated_user, "username", "")):
             return False
+        ref = event.object_ref
+        if self.names and (ref is None or ref.name not in self.names):
+            return False
         if not self.resource:
             return True
-        ref = event.object_ref
         if ref is None or (ref.api_group, ref.resource) != (self.group, self.resource):
             return False
         return (not self.name or ref.name == self.name) and (not self.namespace or ref.namespace == self.namespace)
@@ -56,6 +63,13 @@ class AuditQuery:
         """Bytes that the line of a matching entry has: most lines need not be decoded."""
         texts = (self.decision, self.user, self.resource, self.name)
         return tuple(msgspec.json.encode(text) for text in texts if text)
+
+    def has_name(self, line: bytes) -> bool:
+        """Whether the object of a line has one of the names."""
+        if not self.names:
+            return True
+        found = _object_name.search(line)
+        return found is not None and found[1].decode(errors="replace") in self.names
 
 
 class AuditReader:
@@ -85,10 +99,14 @@ class AuditReader:
             try:
                 with path.open("rb") as file:
                     for line in file:
-                        if _GAP_MARK in line or all(mark in line for mark in marks):
+                        if _GAP_MARK in line or (query.has_name(line) and all(mark in line for mark in marks)):
                             yield from self._parsed(line, query)
             except FileNotFoundError:
                 continue  # rotated meanwhile
+
+    def first_time(self) -> datetime | None:
+        """The time of the oldest entry; None if there is none."""
+        return next((each.at for each in self.read()), None)
 
     def _parsed(self, line: bytes, query: AuditQuery) -> Iterator[AuditEvent | AuditGap]:
         try:

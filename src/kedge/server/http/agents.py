@@ -1,24 +1,25 @@
-"""Connections from the API server to agents: TLS both ways, with the agent recognised by its fingerprint.
+"""Connections from the API server to agents: TLS both ways, with certificates of the cluster's authority.
 
-A Node has the address and the port of its agent in its status, and the fingerprint of the agent's certificate in an
-annotation. They are read for each connection, so an agent that has started again is found at its new port.
+A Node has the address and the port of its agent in its status. They are read for each connection, so an agent that has
+started again is found at its new port. Its certificate must be for that address and for the user of that node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from kedge.api.access import NODES
 from kedge.api.objects import Object
 from kedge.api.requests import Get
 from kedge.api.views import NodeView
-from kedge.api.wellknown import AGENT_CERTIFICATE, NODE_KIND
+from kedge.api.wellknown import NODE_KIND
 from kedge.env import Env
 from kedge.errors import NotFound, OperatingError
-from kedge.keys import Key
+from kedge.keys import NODE_USER_PREFIX, Key
 from kedge.server.service import Service
 
 
@@ -28,12 +29,14 @@ class AgentUnreachable(OperatingError):
     code, reason, cause = 502, "InternalError", "AgentUnreachable"
 
 
-def agent_client_context(certificate: Path) -> ssl.SSLContext:
-    """TLS for connections to agents, with the API server's client certificate."""
+def agent_client_context(certificate: Path, authority: Path) -> ssl.SSLContext:
+    """TLS for connections to agents: the API server's client certificate, and the authority of their own.
+
+    It verifies the time, the use and the address of a certificate; `AgentDialer` verifies its node.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # `AgentDialer` compares the fingerprint before it sends anything
+    context.load_verify_locations(authority)
     context.load_cert_chain(certificate)
     return context
 
@@ -55,23 +58,27 @@ class AgentDialer:
         """
         if self._tls is None:
             raise AgentUnreachable("this server has no certificate to show to agents: start it with kedge server")
-        host, port, fingerprint = self._address(node, await self._read(node))
+        host, port = self._address(node, await self._read(node))
         try:
             async with asyncio.timeout(self._limits.stream_connect_s):
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=self._tls, limit=self._limits.stream_buffer_bytes
                 )
+        except ssl.SSLCertVerificationError as error:
+            raise AgentUnreachable(
+                f"{host}:{port} is not the agent of node {node}: its certificate is refused ({error.verify_message}); "
+                "try again when the agent has started or has renewed it"
+            ) from error
         except (OSError, TimeoutError) as error:
             raise AgentUnreachable(
                 f"the agent of node {node} cannot be reached at {host}:{port} ({error or 'no answer'}): "
                 "check that it runs (kedge agent), then try again"
             ) from error
-        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
-        if not hmac.compare_digest(hashlib.sha256(shown).hexdigest(), fingerprint):
+        if not is_agent_of(node, writer.get_extra_info("peercert")):
             writer.transport.abort()
             raise AgentUnreachable(
-                f"{host}:{port} is not the agent of node {node}: its certificate is another than the Node's annotation "
-                f"{AGENT_CERTIFICATE} names; try again when the agent has started"
+                f"{host}:{port} is not the agent of node {node}: its certificate is of another one; try again when the "
+                "agent has started"
             )
         writer.transport.set_write_buffer_limits(high=self._limits.stream_buffer_bytes)
         return reader, writer
@@ -84,14 +91,19 @@ class AgentDialer:
                 f"node {node} is gone, and its pods with it: wait until they are replaced"
             ) from error
 
-    def _address(self, name: str, node: Object) -> tuple[str, int, str]:
+    def _address(self, name: str, node: Object) -> tuple[str, int]:
         status = node.as_view(NodeView).status
         host = next((each.address for each in status.addresses if each.type == "InternalIP"), "")
         port = status.daemon_endpoints.kubelet_endpoint.port
-        fingerprint = node.metadata.annotations.get(AGENT_CERTIFICATE, "")
-        if not host or not port or not fingerprint:
+        if not host or not port:
             raise AgentUnreachable(
                 f"the agent of node {name} has no endpoint for logs and exec: its kubeconfig needs the authority of "
                 "this cluster (certificate-authority-data)"
             )
-        return host, port, fingerprint
+        return host, port
+
+
+def is_agent_of(node: str, peer: Mapping[str, Any] | None) -> bool:
+    """Whether a verified certificate, as `ssl` describes it, is that of a node's agent."""
+    names = [pair for part in (peer or {}).get("subject", ()) for pair in part]
+    return ("commonName", f"{NODE_USER_PREFIX}{node}") in names and ("organizationName", NODES) in names

@@ -170,6 +170,8 @@ def building(
     draft = path.with_name(f"{path.name}.draft-{os.getpid()}-{next(_drafts)}")
     draft.unlink(missing_ok=True)  # left by a killed process with the same pid
     try:
+        # It may hold Secrets, so its owner alone may read it. SQLite gives its log the mode of the file.
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         # No journal and no sync: a lost draft does no harm. It is synced below, slice by slice.
         db = sqlite3.connect(draft, isolation_level=None)
         try:

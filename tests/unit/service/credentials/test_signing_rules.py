@@ -8,6 +8,7 @@ from kedge.api.views import CertificateSigningRequestSpec
 from kedge.server.service.credentials.signing_rules import (
     COMPONENTS,
     NODE_CLIENT,
+    NODE_SERVING,
     OWN_CLIENT,
     OWN_NODE_CLIENT,
     OWN_NODE_SERVING,
@@ -39,6 +40,7 @@ AGENT_CLIENT, AGENT_SERVING, CLIENT = "kube-apiserver-client-kubelet", "kubelet-
         (AGENT_CLIENT, TOKEN, NODE, None, NODE_CLIENT),
         (AGENT_CLIENT, OWN, NODE, (), OWN_NODE_CLIENT),
         (AGENT_SERVING, OWN, SERVING, ("10.0.0.1",), OWN_NODE_SERVING),
+        (AGENT_SERVING, "kedge-admin", SERVING, ("10.0.0.1",), NODE_SERVING),
         (CLIENT, TOKEN, SCHEDULER, None, "schedulerclient"),
         (CLIENT, "system:kube-scheduler", SCHEDULER, None, OWN_CLIENT),
     ],

@@ -7,6 +7,7 @@ that the caller is one, and nothing about users.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -18,22 +19,21 @@ from websockets.http11 import Request
 
 from kedge.agent.process import ProcessDriver
 from kedge.agent.process.endpoint import channels
-from kedge.agent.process.endpoint.certificate import is_api_server, make_context
+from kedge.agent.process.endpoint.certificate import endpoint_context, is_api_server, use_certificate
 from kedge.agent.process.endpoint.channels import ChannelSocket
 from kedge.agent.process.endpoint.sessions import ExecRequest, run_command, send_output, write_chunks
 from kedge.agent.process.logs import LogOptions
 from kedge.env import Env
-from kedge.errors import BadRequest, NotFound, OperatingError, TooManyRequests, Unavailable, to_status
+from kedge.errors import BadRequest, NotFound, OperatingError, TooManyRequests, Unavailable, check, to_status
 
 _encode = msgspec.json.Encoder().encode
 
 
 class EndpointAddress(NamedTuple):
-    """Where an endpoint listens, and the SHA-256 of its certificate in hexadecimal."""
+    """Where an endpoint listens."""
 
     host: str
     port: int
-    fingerprint: str
 
 
 class AgentEndpoint:
@@ -44,6 +44,7 @@ class AgentEndpoint:
         self._env = env
         self._limits = env.limits
         self._server: asyncio.base_events.Server | None = None
+        self._tls: ssl.SSLContext | None = None
         self._open: set[asyncio.Task[None]] = set()
         metrics = env.metrics
         metrics.gauge("kedge_agent_streams", "Open streams of logs, exec and attach").set_function(
@@ -52,18 +53,19 @@ class AgentEndpoint:
         self._refused = metrics.counter("kedge_agent_streams_refused_total", "Streams that were refused", ("reason",))
 
     async def start(self, host: str, port: int, authority_pem: str) -> EndpointAddress:
-        """Listen. Callers need a certificate of an API server that the authority has signed.
+        """Listen. Callers need a certificate of an API server that the authority has signed, and are served once
+        `use_certificate` was called.
 
         Raises:
             Unavailable: the address cannot be used.
         """
-        context, fingerprint = make_context(authority_pem)
+        self._tls = endpoint_context(authority_pem)
         try:
             self._server = await asyncio.start_server(
                 self._serve,
                 host,
                 port,
-                ssl=context,
+                ssl=self._tls,
                 ssl_handshake_timeout=self._limits.stream_connect_s,
                 limit=self._limits.stream_buffer_bytes,
             )
@@ -71,7 +73,13 @@ class AgentEndpoint:
             raise Unavailable(
                 f"the agent cannot listen on {host}:{port}: {error.strerror or error}: pass another --listen"
             ) from error
-        return EndpointAddress(host, int(self._server.sockets[0].getsockname()[1]), fingerprint)
+        return EndpointAddress(host, int(self._server.sockets[0].getsockname()[1]))
+
+    def use_certificate(self, pem: bytes) -> None:
+        """Show this certificate, with its key, to API servers from now on. Streams that are open go on."""
+        check(self._tls is not None, "an endpoint has a certificate only after its start")
+        assert self._tls is not None
+        use_certificate(self._tls, pem)
 
     async def stop(self) -> None:
         """Stop listening and end every stream."""

@@ -13,7 +13,8 @@ from functools import partial
 from kedge.api.objects import Object
 from kedge.api.wellknown import NODE_KIND
 from kedge.keys import NO_REVISION, Key, Origin, Revision
-from kedge.observe.readers.coverage import coverage_text
+from kedge.observe.readers.audited_requests import AuditedRequest
+from kedge.observe.readers.coverage import coverage_text, with_audit
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.why.condition_writes import ConditionLookup, write_in_history
 from kedge.observe.records import CacheMark, CoverageRecord, Decision, KeptTotals, call_ended
@@ -58,6 +59,10 @@ class ClusterEvidence:
     """Whether there is a record of a decision, by its id, where `decisions` does not have all of them."""
     newest_write: Callable[[str, Revision, datetime], RecordedWrite | None] | None = None
     """The newest write to a kind after a revision and until a time, where `writes` does not have all of them."""
+    audited: Sequence[AuditedRequest] = ()
+    """Requests about the objects in question, from the audit log."""
+    audit_coverage: str = ""
+    """The window of the audit log, or that there is none; empty for a recording."""
 
     _by_kind: dict[str, list[Object]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The objects of each kind, by key; filled when one is first asked for."""
@@ -113,7 +118,7 @@ class ClusterEvidence:
 
     def coverage(self) -> str:
         """The window of the decisions, and how many they are."""
-        return coverage_text(self.decisions, self.coverages, self.totals)
+        return with_audit(coverage_text(self.decisions, self.coverages, self.totals), self.audit_coverage)
 
 
 def writes_of(decisions: Iterable[Decision]) -> dict[Key, list[RecordedWrite]]:

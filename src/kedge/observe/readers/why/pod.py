@@ -20,6 +20,7 @@ from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
 from kedge.observe.readers.why.conditions import condition_lines, coverage_lines, hold_lines
 from kedge.observe.readers.why.evidence import ClusterEvidence
 from kedge.observe.readers.why.inputs import input_lines, stale_input
+from kedge.observe.readers.why.people import people_lines
 from kedge.observe.readers.why.placement import (
     choice_lines,
     held_back,
@@ -60,6 +61,7 @@ def explain_pod(pod: Object, evidence: ClusterEvidence) -> Answer:
         *admission_lines(pod, evidence),
         *_agent_lines(pod, evidence),
         *([] if last is None or view.spec.node_name else input_lines(last, evidence)),
+        *people_lines(pod.key, evidence),
         *condition_lines(pod, evidence),
         *hold_lines(pod, evidence.now),
         *_wake_lines(view, last),

@@ -18,6 +18,7 @@ from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
 from kedge.observe.readers.why.conditions import condition_lines, conditions_of, coverage_lines, hold_lines
 from kedge.observe.readers.why.debug_view import debug_view
 from kedge.observe.readers.why.evidence import ClusterEvidence
+from kedge.observe.readers.why.people import people_lines
 from kedge.observe.readers.why.pod import explain_pod, stage_of
 from kedge.observe.records import Decision
 
@@ -44,6 +45,7 @@ def why_workload(workload: Object, evidence: ClusterEvidence) -> Answer:
         *_failure_lines(workload, evidence),
         *admission_lines(workload, evidence),
         *refusal_lines(owners, evidence),
+        *people_lines(workload.key, evidence),
         *condition_lines(workload, evidence),
         *_autoscaler_lines(workload.key, evidence),
         *hold_lines(workload, evidence.now),
@@ -72,6 +74,7 @@ def why_object(found: Object, evidence: ClusterEvidence) -> Answer:
         EvidenceLine("generation", f"{found.metadata.generation} desired"),
         *_failure_lines(found, evidence),
         *admission_lines(found, evidence),
+        *people_lines(found.key, evidence),
         *condition_lines(found, evidence),
         *hold_lines(found, evidence.now),
         *_latest_lines(found.key, evidence.decisions),

@@ -156,10 +156,11 @@ class FlowControl:
             self.refused(lane)
             raise
         except asyncio.CancelledError:
-            if waiting.begins.cancelled():
-                lane.give_up(waiting)
-            elif waiting.begins.exception() is None:
+            # 1. The task is cancelled. 2. A turn that was due before gives it a seat, or refuses it. 3. The task runs.
+            if waiting.begun:
                 self.release(lane, waiting.flow, waiting.width)
+            else:
+                lane.give_up(waiting)
             raise
 
     def waited(self, lane: FlowLane, since_s: float) -> None:

@@ -39,17 +39,22 @@ class Waiting:
 class WaitingTask(Waiting):
     """A request whose task waits."""
 
-    __slots__ = ("begins",)
+    __slots__ = ("begins", "begun")
 
     def __init__(self, flow: str, width: int, units: int, since_s: float, *, patient: bool = False) -> None:
         super().__init__(flow, width, units, since_s, patient=patient)
         self.begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begun = False
+        """Whether it has a seat. A task that was cancelled may get one before it runs, and gives it back then."""
 
     def begin(self) -> None:
-        self.begins.set_result(None)
+        self.begun = True
+        if not self.begins.cancelled():
+            self.begins.set_result(None)
 
     def refuse(self, error: TooManyRequests) -> None:
-        self.begins.set_exception(error)
+        if not self.begins.cancelled():
+            self.begins.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -138,8 +143,10 @@ class FlowLane:
         return None
 
     def give_up(self, waiting: Waiting) -> None:
-        """The request is not wanted any more."""
-        flow = self._flows[waiting.flow]
+        """The request is not wanted any more. Nothing happens if it is out of the queue."""
+        flow = self._flows.get(waiting.flow)
+        if flow is None or waiting not in flow.waiting:
+            return
         flow.waiting.remove(waiting)
         self.waiting -= 1
         self._forget(waiting.flow, flow)

@@ -22,11 +22,11 @@ COMPONENTS: Final[dict[tuple[str, tuple[str, ...]], str]] = {
     (CONTROLLERS_USER, (CONTROLLERS,)): "controllersclient",
 }
 """The identities of components, and the right to request each."""
-NODE_CLIENT, OWN_NODE_CLIENT, OWN_NODE_SERVING, OWN_CLIENT = (
-    "nodeclient", "selfnodeclient", "selfnodeserver", "selfclient",
+NODE_CLIENT, OWN_NODE_CLIENT, NODE_SERVING, OWN_NODE_SERVING, OWN_CLIENT = (
+    "nodeclient", "selfnodeclient", "nodeserver", "selfnodeserver", "selfclient",
 )  # fmt: skip
 """Rights to approval, as subresources of certificatesigningrequests that a role allows the verb `create` on."""
-RIGHTS: Final = (NODE_CLIENT, OWN_NODE_CLIENT, OWN_NODE_SERVING, OWN_CLIENT, *COMPONENTS.values())
+RIGHTS: Final = (NODE_CLIENT, OWN_NODE_CLIENT, NODE_SERVING, OWN_NODE_SERVING, OWN_CLIENT, *COMPONENTS.values())
 _KEY_USAGES: Final = frozenset({"digital signature", "key encipherment"})
 
 
@@ -102,8 +102,13 @@ def plan_approval(
     match spec.signer_name:
         case signer if signer == AGENT_SERVING_SIGNER:
             known = {*(node_addresses or ()), _node(wanted)}
-            if own and node_addresses is not None and set(wanted.names) <= known and allows(OWN_NODE_SERVING):
+            if node_addresses is None or not set(wanted.names) <= known:
+                return None
+            if own and allows(OWN_NODE_SERVING):
                 return Approval("OwnAddresses", "its names are addresses of its own node")
+            # An agent with the kubeconfig of an administrator requests as that user.
+            if allows(NODE_SERVING):
+                return Approval("NodeAddresses", "its names are addresses of the node, for which its user may ask")
         case signer if signer == AGENT_CLIENT_SIGNER:
             if own and allows(OWN_NODE_CLIENT):
                 return Approval("Renewal", "an agent renews its own certificate")

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 REQUESTS ?= 20000
 
-.PHONY: up test test-slow torture soak lint bench fuzz venv clean zoo
+.PHONY: up test test-slow test-pythons torture soak lint bench fuzz venv clean zoo
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.installed-dev
@@ -30,6 +30,10 @@ test: venv
 
 test-slow: venv
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow
+
+# The quick suite on every other Python of pyenv, and equal traces on all of them. Prints the versions that it did not find.
+test-pythons: venv
+	JOBS=$(JOBS) $(BIN)/python -m tests.pythons
 
 torture: venv
 	KEDGE_TORTURE_ROUNDS=20 $(BIN)/pytest -s -m slow tests/e2e/test_torture.py tests/e2e/test_server_kills.py
@@ -60,4 +64,4 @@ zoo: venv
 	$(BIN)/kedge zoo --jobs $(JOBS) --seeds 2000 --clean 10000 --compare 10
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .pythons .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

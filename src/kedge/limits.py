@@ -155,6 +155,11 @@ class Limits:
     object_cache_max: int = bound(
         20_000, "decoded objects that are kept, so that a revision is decoded once", metric="kedge_service_object_cache"
     )
+    object_cache_bytes_max: int = bound(
+        64 * 1024 * 1024,
+        "bytes of these objects as they are stored; decoded they have several times as many",
+        metric="kedge_service_object_cache_bytes",
+    )
     ledger_cache_max: int = bound(
         10_000,
         "ledgers that are kept decoded, so that a bind does not decode every claim",
@@ -170,6 +175,22 @@ class Limits:
         10_000,
         "objects that one page of a list with a selector scans before it is returned",
         metric="kedge_service_list_scanned_total",
+    )
+    ledger_cache_bytes_max: int = bound(
+        256 * 1024 * 1024,
+        "bytes of these ledgers as they are stored; a ledger of a hundred pods has about 25 KB",
+        metric="kedge_service_ledger_cache_bytes",
+    )
+    watch_initial_page_bytes: int = bound(
+        256 * 1024,
+        "initial events that one watch holds; the next page is read when its client has taken this one",
+        metric="kedge_service_initial_events_bytes",
+        least=4_096,
+    )
+    watch_initial_bytes_max: int = bound(
+        128 * 1024 * 1024,
+        "the same of all watches; beyond it a new watch that begins with existing objects gets 429",
+        metric="kedge_service_initial_events_bytes",
     )
     list_slice_max: int = bound(
         500,
@@ -667,6 +688,11 @@ class Limits:
         256,
         "equivalence classes whose masks and scores are kept; each holds a few bytes a node",
         metric="kedge_scheduler_shapes",
+    )
+    scheduler_label_keys_max: int = bound(
+        1_024,
+        "label keys of pods with a column in the table of nodes; past it all columns and shapes are made again",
+        metric="kedge_scheduler_label_keys",
     )
     scheduler_changes_max: int = bound(
         4_096,

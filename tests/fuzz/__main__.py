@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.fuzz.openapi import fuzz_openapi
 from tests.fuzz.peer import Peer, Tally
-from tests.fuzz.runs import CORPUS, check_nothing_half_written, fuzz_raw, fuzz_requests, prepare
+from tests.fuzz.runs import CORPUS, check_nothing_half_written, delete_created, fuzz_raw, fuzz_requests, prepare
 from tests.kit.api_server import ServerProcess, running_server
 
 from kedge.api.access import MASTERS
@@ -28,12 +29,36 @@ from kedge.server.http.certificates import Authority
 
 MEMORY_MB_MAX = 2_048
 """The server keeps every object in memory, and fuzzing creates some; far more means that a bound is missing."""
+MEMORY_GROWTH_MAX = 1.2
+"""The memory at the end, relative to that after `WARM_REPLIES`. Each round deletes the objects that it has created."""
+WARM_REPLIES = 10_000
 _ROUND = 5_000
 
 
 def memory_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+@dataclass
+class MemoryGrowth:
+    """The memory of a server over a run of the fuzzer."""
+
+    warm_mb: float = 0.0
+    last_mb: float = 0.0
+
+    def note(self, replies: int, used_mb: float) -> None:
+        """The memory after a round, with so many replies since the start."""
+        if replies >= WARM_REPLIES and not self.warm_mb:
+            self.warm_mb = used_mb
+        self.last_mb = used_mb
+
+    @property
+    def problem(self) -> str:
+        """Empty if the memory has not grown by more than the bound."""
+        if not self.warm_mb or self.last_mb <= MEMORY_GROWTH_MAX * self.warm_mb:
+            return ""
+        return f"the server grew from {self.warm_mb:,.0f} to {self.last_mb:,.0f} MB: find the memory that requests fill"
 
 
 def peer_of(server: ServerProcess) -> Peer:
@@ -50,12 +75,19 @@ def admin_certificate(state: Path) -> Path:
 async def fuzz(server: ServerProcess, wanted: int, seed: int) -> Tally:
     peer = peer_of(server)
     await prepare(peer)
+    memory = MemoryGrowth()
     while peer.tally.replies < wanted and not peer.tally.faults:
         await fuzz_raw(peer, seed, _ROUND // 5)
         await fuzz_requests(peer, seed, _ROUND)
+        await check_nothing_half_written(peer)
+        await delete_created(peer)
+        await prepare(peer)
         seed += 1
-        print(f"{peer.tally.replies:,} replies, server {memory_mb(server.pid):,.0f} MB, next seed {seed}", flush=True)
-    await check_nothing_half_written(peer)
+        used_mb = memory_mb(server.pid)
+        memory.note(peer.tally.replies, used_mb)
+        print(f"{peer.tally.replies:,} replies, server {used_mb:,.0f} MB, next seed {seed}", flush=True)
+    if memory.problem:
+        peer.tally.fault(memory.problem, b"")
     return peer.tally
 
 
@@ -83,7 +115,8 @@ def main() -> int:
         codes.update(tally.codes)
         for text, sent in zip(tally.faults, tally.broken, strict=True):
             print(text, file=sys.stderr)
-            (CORPUS / f"{hashlib.sha256(sent).hexdigest()[:12]}.http").write_bytes(sent)
+            if sent:
+                (CORPUS / f"{hashlib.sha256(sent).hexdigest()[:12]}.http").write_bytes(sent)
     for code, count in sorted(codes.items()):
         print(f"{code} {count:>10,}")
     print(f"all {sum(codes.values()):>10,} replies in {time.monotonic() - began_s:,.0f} s; server: {used_mb:,.0f} MB")

@@ -11,12 +11,16 @@ from tests.fuzz.peer import FAULTS_MAX, Peer, Tally
 from tests.fuzz.raw_cases import MAPS, RawCase, raw_case
 from tests.fuzz.requests import FuzzRequest, fuzz_request
 
+from kedge.api.kinds import KINDS, Kind
+from kedge.server.http.discovery import verbs_of
 from kedge.server.http.list_parts import SLICE_ITEMS
 
 CORPUS = Path(__file__).parent / "corpus"
 """Every input that ever broke something, as bytes of one connection."""
 AT_ONCE = 16
 _BURST = 50
+_KEPT = frozenset({"Namespace", "ClusterRole", "ClusterRoleBinding"})
+"""Kinds whose objects requests need to succeed; the fuzzer creates few of them."""
 
 
 def corpus() -> list[tuple[str, bytes]]:
@@ -67,6 +71,22 @@ async def prepare(peer: Peer) -> None:
             for path, name in bodies
         ]
     )
+
+
+def _collection(kind: Kind, namespace: str) -> str:
+    root = "/apis" if "/" in kind.api_version else "/api"
+    return f"{root}/{kind.api_version}{f'/namespaces/{namespace}' if namespace else ''}/{kind.plural}"
+
+
+async def delete_created(peer: Peer) -> None:
+    """Delete the objects of a round, so that what the server holds after it is not what it was asked to store."""
+    deletes = [
+        FuzzRequest("DELETE", f"{_collection(kind, namespace)}?gracePeriodSeconds=0", {}, b"")
+        for kind in KINDS
+        if "deletecollection" in verbs_of(kind) and kind.key_kind not in _KEPT
+        for namespace in (("default", "kube-system") if kind.namespaced else ("",))
+    ]
+    await peer.send_requests(deletes)
 
 
 async def check_nothing_half_written(peer: Peer) -> None:

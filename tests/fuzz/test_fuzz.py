@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.__main__ import admin_certificate
+from tests.fuzz.__main__ import WARM_REPLIES, MemoryGrowth, admin_certificate
 from tests.fuzz.openapi import fuzz_openapi
 from tests.fuzz.peer import Peer
 from tests.fuzz.raw_cases import LAST, RawCase, smuggling_cases, table_cases
@@ -18,6 +18,7 @@ from tests.fuzz.runs import (
     check_nothing_half_written,
     check_tally,
     corpus,
+    delete_created,
     fuzz_raw,
     fuzz_requests,
     prepare,
@@ -109,3 +110,27 @@ def test_operations_of_the_openapi_documents_get_no_server_error(tmp_path: Path)
         )
         check_tally(tally)
         assert tally.cases >= 30
+
+
+def test_a_run_whose_memory_grows_after_the_first_replies_fails() -> None:
+    memory = MemoryGrowth()
+    for replies, used_mb in ((WARM_REPLIES // 2, 100.0), (WARM_REPLIES, 130.0), (5 * WARM_REPLIES, 150.0)):
+        memory.note(replies, used_mb)
+    assert not memory.problem
+    memory.note(6 * WARM_REPLIES, 157.0)
+    assert "130 to 157 MB" in memory.problem
+
+
+@on_loop
+async def test_the_objects_of_a_round_are_deleted_after_it() -> None:
+    async with local_api() as (server, port):
+        peer = Peer("127.0.0.1", port)
+        await prepare(peer)
+        await fuzz_requests(peer, 3, 300)
+        store = server.handler._service._core.store
+        assert store.statistics().objects > 20
+        await delete_created(peer)
+        check_tally(peer.tally)
+        left = (await store.list("ConfigMap")).entries
+        assert not left
+        assert not (await store.list("Node")).entries

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,6 +35,7 @@ from kedge.api.wellknown import (
     SECRET_KIND,
     SERVICE_KIND,
 )
+from kedge.caches import weighed
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -82,7 +82,7 @@ SHARED_SPEC_BYTES_MAX = 8192
 """Larger specs are not cached, so that the cache stays small."""
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=16 << 20)
 def filled_pod_spec(raw: bytes) -> tuple[msgspec.Raw, bool]:
     """A spec with its defaults, and whether that changed it. Cached: replicas have the same spec, byte for byte."""
     spec = decode_json(raw)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
-from functools import lru_cache, wraps
 from typing import TypeVar
+
+from kedge.caches import remembered
 
 _T = TypeVar("_T")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -28,15 +29,9 @@ _REMEMBERED_LENGTH_MAX = SUBDOMAIN_LENGTH_MAX + 1 + LABEL_LENGTH_MAX
 """No valid name is longer. Longer ones are not cached, so that they cannot fill memory."""
 
 
-def remembered(of_name: Callable[[str], _T]) -> Callable[[str], _T]:
-    """A function of a name from a request, computed once a name: a cache with a bound in entries and in bytes."""
-    cached = lru_cache(maxsize=16_384)(of_name)
-
-    @wraps(of_name)
-    def recall(name: str) -> _T:
-        return cached(name) if len(name) <= _REMEMBERED_LENGTH_MAX else of_name(name)
-
-    return recall
+def remembered_name(of_name: Callable[[str], _T]) -> Callable[[str], _T]:
+    """A function of a name from a request, computed once a name. The result is a message at most."""
+    return remembered(entries=16_384, entry_bytes=2048, key_length=_REMEMBERED_LENGTH_MAX)(of_name)
 
 
 _SUBDOMAIN_RULE = (
@@ -73,7 +68,7 @@ def subdomain_problem(name: str) -> str:
     return "" if _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE
 
 
-@remembered
+@remembered_name
 def label_problem(name: str) -> str:
     """A name that is one DNS label: a namespace, a container."""
     if len(name) > LABEL_LENGTH_MAX:
@@ -88,7 +83,7 @@ def label_1035_problem(name: str) -> str:
     return "" if _LABEL_1035.fullmatch(name) else _LABEL_1035_RULE
 
 
-@remembered
+@remembered_name
 def qualified_name_problem(name: str) -> str:
     """A label key, a taint key, a resource: `app`, `example.com/gpu`."""
     prefix, slash, rest = name.rpartition("/")
@@ -109,14 +104,14 @@ def qualified_name_problem(name: str) -> str:
     return "" if _QUALIFIED.fullmatch(rest) else _QUALIFIED_RULE
 
 
-@remembered
+@remembered_name
 def label_value_problem(value: str) -> str:
     if len(value) > LABEL_LENGTH_MAX:
         return f"must be no more than {LABEL_LENGTH_MAX} characters"
     return "" if not value or _QUALIFIED.fullmatch(value) else _VALUE_RULE
 
 
-@remembered
+@remembered_name
 def config_key_problem(key: str) -> str:
     """A key of a ConfigMap or a Secret: it becomes a file name."""
     if len(key) > SUBDOMAIN_LENGTH_MAX:
@@ -128,12 +123,12 @@ def config_key_problem(key: str) -> str:
     return ""
 
 
-@remembered
+@remembered_name
 def env_name_problem(name: str) -> str:
     return "" if _ENV_NAME.fullmatch(name) else "a valid environment variable name has no '=' and no control characters"
 
 
-@remembered
+@remembered_name
 def port_name_problem(name: str) -> str:
     """An IANA service name: the name of a container's port."""
     if len(name) > 15:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from decimal import Decimal
-from functools import lru_cache
 from typing import Final, Literal, NoReturn
+
+from kedge.caches import remembered, weighed
 
 Format = Literal["DecimalSI", "BinarySI", "DecimalExponent"]
 
@@ -132,7 +133,7 @@ def parse_quantity(value: object) -> Quantity:
     raise ValueError("must be a quantity, such as 100m or 1Gi")
 
 
-@lru_cache(maxsize=8192)
+@remembered(entries=8192, entry_bytes=512)  # a longer text raises, and errors are not kept
 def _parse(text: str) -> Quantity:
     match = _TEXT.fullmatch(text.strip(" \t\n\r")) if len(text) <= _TEXT_LENGTH_MAX else None
     if match is None or not (match[2] or match[3]):
@@ -181,13 +182,13 @@ def units(resource: str, quantity: Quantity) -> int:
     return _units(quantity.nano, _is_cpu(resource))
 
 
-@lru_cache(maxsize=8192)
+@remembered(entries=8192, entry_bytes=256)  # two numbers
 def _units(nano: int, cpu: bool) -> int:
     count = _divide_away(nano, NANO // 1000 if cpu else NANO)
     return max(-UNITS_MAX, min(count, UNITS_MAX))
 
 
-@lru_cache(maxsize=8192)
+@weighed(entries=8192, bytes_max=4 << 20)
 def format_units(resource: str, amount: int) -> str:
     """The inverse of `units`, as a canonical quantity."""
     if _is_cpu(resource):
@@ -195,12 +196,13 @@ def format_units(resource: str, amount: int) -> str:
     return str(Quantity(amount * NANO, "BinarySI" if _is_bytes(resource) else "DecimalSI"))
 
 
-@lru_cache(maxsize=1024)
+_CPU = frozenset({"cpu", "requests.cpu", "limits.cpu"})
+
+
 def _is_cpu(resource: str) -> bool:
-    return resource in ("cpu", "requests.cpu", "limits.cpu")
+    return resource in _CPU
 
 
-@lru_cache(maxsize=1024)
 def _is_bytes(resource: str) -> bool:
     bare = resource.removeprefix("requests.").removeprefix("limits.")
     return bare in ("memory", "storage", "ephemeral-storage") or bare.startswith("hugepages-")

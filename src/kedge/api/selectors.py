@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from kedge.api.codec import decode_json
 from kedge.api.names import label_value_problem, qualified_name_problem
 from kedge.api.views import LabelSelectorSpec, NodeSelectorRequirement, NodeSelectorSpec, NodeSelectorTerm
+from kedge.caches import remembered, weighed
 from kedge.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ EVERYTHING: Final = LabelSelector()
 NOTHING: Final = LabelSelector(never=True)
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=8 << 20)
 def label_selector(spec: LabelSelectorSpec | None) -> LabelSelector:
     """Compile a `LabelSelector` object. Absent matches nothing; present and empty matches everything."""
     if spec is None:
@@ -270,12 +270,12 @@ class NodeSelector:
         return any(term.matches(name, labels) for term in self.terms)
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=8 << 20)
 def node_selector(spec: NodeSelectorSpec) -> NodeSelector:
     return NodeSelector(tuple(node_term(term) for term in spec.node_selector_terms))
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=8 << 20)
 def node_term(term: NodeSelectorTerm) -> NodeTerm:
     """Compile one term, of a preference for instance."""
     return NodeTerm(_compiled(term.match_expressions), _compiled(term.match_fields))
@@ -411,13 +411,21 @@ _READ_MAX = 128
 value. A thousand agents need one decoding of a pod, not a thousand."""
 
 
-@lru_cache(_READ_MAX)
+_READ_BYTES_MAX = 16 * 1024
+"""Larger objects are decoded for each watch, so that the cache does not keep them."""
+
+
 def read_fields(paths: tuple[str, ...], value: bytes) -> Mapping[str, str]:
     """Fields of a stored object as text. The result is shared and must not be changed."""
+    return _read_fields(paths, value) if len(value) <= _READ_BYTES_MAX else _field_reader(paths)(value)
+
+
+@remembered(entries=_READ_MAX, entry_bytes=2 * _READ_BYTES_MAX)
+def _read_fields(paths: tuple[str, ...], value: bytes) -> Mapping[str, str]:
     return _field_reader(paths)(value)
 
 
-@lru_cache(_READ_MAX)
+@remembered(entries=_READ_MAX, entry_bytes=4096)  # the fields that selectors of a kind may name
 def _field_reader(paths: tuple[str, ...]) -> Callable[[bytes], dict[str, str]]:
     """A decoder of just these fields."""
     tree: dict[str, Any] = {}

@@ -129,7 +129,9 @@ class PodDemand(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[HostPort, ...]
 
 
-_ASKS_MAX = 1024
+_ASKS_MAX = 128
+_ASK_PARTS_MAX = 256
+"""Specs with more containers, volumes and variables are not kept: what is kept is then hardly larger than as stored."""
 _asks: dict[int, tuple[PodSpec, PodDemand]] = {}
 """By the id of a spec, which is kept here so that its id is not reused. Recent replicas share their spec."""
 
@@ -139,9 +141,12 @@ def demand_of(pod: PodView) -> PodDemand:
     spec = pod.spec
     known = _asks.get(id(spec))
     if known is None:
+        known = (spec, PodDemand(spec_requests(spec), host_ports(pod)))
         if len(_asks) >= _ASKS_MAX:
             _asks.clear()
-        known = _asks[id(spec)] = (spec, PodDemand(spec_requests(spec), host_ports(pod)))
+        variables = sum([len(each.env) for each in spec.containers])
+        if len(spec.containers) + len(spec.init_containers) + len(spec.volumes) + variables <= _ASK_PARTS_MAX:
+            _asks[id(spec)] = known
     return known[1]
 
 

@@ -7,7 +7,6 @@ same bytes. The service charges and releases on it; `ledger_of` decodes every cl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from kedge.api.quantity import format_units, parse_quantity, units
 from kedge.api.views import AllocationEntry
 from kedge.api.views.kedge_dev import NodeAllocationSpec
 from kedge.api.views.schema import decoder_of
+from kedge.caches import remembered, weighed
 from kedge.errors import check
 from kedge.placement.ledger import Claim, ClaimState, HostPort, claim_of
 from kedge.placement.resources import Units, add, subtract
@@ -150,7 +150,7 @@ def _envelope(head: bytes, node_uid: str) -> bytes:
     return b'%b,"spec":{"nodeUID":%b}' % (head, encode_json(node_uid))
 
 
-@lru_cache(maxsize=4096)
+@remembered(entries=4096, entry_bytes=16 * 1024, key_length=16)  # resources have names of at most 317 characters
 def _allocated(amounts: tuple[tuple[str, int], ...]) -> bytes:
     """The encoded sum; cached, because it is the same on many nodes."""
     return encode_json(_quantities(dict(amounts)))
@@ -164,7 +164,7 @@ def _text(uid: str, claim: Claim) -> bytes:
     return b'%b:{"name":%b,%b' % (encode_json(uid), encode_json(claim.name), rest)
 
 
-@lru_cache(maxsize=4096)
+@weighed(entries=4096, bytes_max=16 << 20)
 def _rest(
     namespace: str, state: ClaimState, requests: tuple[tuple[str, int], ...], ports: tuple[HostPort, ...], zone: str
 ) -> bytes:

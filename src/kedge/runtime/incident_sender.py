@@ -68,6 +68,9 @@ class IncidentSender:
             self._open.pop(name, None)
             self._repeat_s.pop(name, None)
             return
+        if name not in self._open and len(self._open) >= self._env.limits.incidents_max:
+            _log.warning("incident %s is not recorded here: %d are open, which is the limit", name, len(self._open))
+            return
         opened = change.new.metadata.creation_timestamp or self._env.now()
         self._open[name] = _Incident(min(spec.since or opened, opened), spec.until)
         self._changed.set()

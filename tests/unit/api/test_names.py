@@ -56,7 +56,7 @@ def test_a_subdomain_matches_the_published_expression(name: str) -> None:
 def test_long_names_from_requests_are_not_kept_in_memory() -> None:
     calls: list[str] = []
 
-    @names.remembered
+    @names.remembered_name
     def length_of(name: str) -> int:
         calls.append(name)
         return len(name)
@@ -70,7 +70,7 @@ def test_long_names_from_requests_are_not_kept_in_memory() -> None:
 def test_a_remembered_function_has_a_bound_in_entries_and_in_bytes() -> None:
     computed: list[str] = []
 
-    @names.remembered
+    @names.remembered_name
     def length(name: str) -> int:
         computed.append(name)
         return len(name)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.api import selectors as selectors_module
 from kedge.api.codec import encode_json
 from kedge.api.kinds import KINDS
 from kedge.api.selectors import (
@@ -29,6 +28,7 @@ from kedge.api.selectors import (
 )
 from kedge.api.views import LabelSelectorSpec, NodeSelectorSpec
 from kedge.api.views.schema import dec_hook
+from kedge.caches import cache_states
 from kedge.errors import BadRequest
 
 keys = st.sampled_from(["app", "tier", "example.com/x", "a.b_c-d", "Z"])
@@ -266,9 +266,9 @@ def test_watches_by_the_same_field_share_one_decoding_of_an_object() -> None:
     """Every agent watches the pods of its own node, so each change of a pod is evaluated once for each agent."""
     value = encode_json({"metadata": {"name": "one-decoding"}, "spec": {"nodeName": "n7"}})
     selectors = [parse_field_selector(KINDS.of_key_kind("Pod"), f"spec.nodeName=n{n}") for n in range(20)]
-    before = read_fields.cache_info().misses
+    before = cache_states()["api.selectors._read_fields"].misses
     assert [n for n, each in enumerate(selectors) if each.matches(value)] == [7]
-    assert read_fields.cache_info().misses == before + 1
+    assert cache_states()["api.selectors._read_fields"].misses == before + 1
 
 
 def test_a_field_selector_has_the_name_that_it_requires() -> None:
@@ -296,5 +296,12 @@ def test_the_caches_of_field_selectors_have_a_bound_in_entries() -> None:
     pod = encode_json({"metadata": {"name": "a"}})
     for number in range(300):
         read_fields((f"metadata.field{number}",), pod)
-    for cached in (read_fields, selectors_module._field_reader):
-        assert cached.cache_info().maxsize == cached.cache_info().currsize == 128
+    for name in ("_read_fields", "_field_reader"):
+        assert cache_states()[f"api.selectors.{name}"].entries == 128
+
+
+def test_a_large_object_is_not_kept_by_the_cache_of_its_fields() -> None:
+    value = encode_json({"metadata": {"name": "large"}, "data": {"filler": "x" * 20_000}})
+    before = cache_states()["api.selectors._read_fields"]
+    assert read_fields(("metadata.name",), value) == {"metadata.name": "large"}
+    assert cache_states()["api.selectors._read_fields"] == before

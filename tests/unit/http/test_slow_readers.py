@@ -166,3 +166,37 @@ async def test_a_client_that_does_not_read_a_list_is_cut_off() -> None:
         await eventually(lambda: len(server.connections.open) == 1)
         await eventually(lambda: not server.connections.open)
         client.close()
+
+
+@on_loop
+async def test_watches_whose_initial_events_are_not_read_fill_a_bound_and_the_next_gets_429() -> None:
+    page, count = 16 * 1024, 200
+    limits = dataclasses.replace(
+        Limits(), http_write_buffer_bytes=BUFFER, watch_initial_page_bytes=page, watch_initial_bytes_max=2 * page
+    )
+    async with local_api(limits=limits) as (server, port):
+        service, loop = await service_of(server), asyncio.get_running_loop()
+        store = service._core.store
+        assert isinstance(store, MemoryStore)
+        for number in range(count):
+            name = f"b{number:03}"
+            value = small(name)[:-1] + b',"data":{"filler":"%b"}}' % (b"x" * 4_096)
+            store.commit_nowait([], [Put(Key("ConfigMap", "default", name), value)])
+        clients = [await connected(port) for _ in range(3)]
+        for client in clients[:2]:
+            await loop.sock_sendall(client, WATCH)
+            await loop.sock_recv(client, 1)
+        assert service._core.initial_bytes.held == 2 * page
+        await loop.sock_sendall(clients[2], WATCH)
+        refused = await asyncio.wait_for(loop.sock_recv(clients[2], 4_096), 20)
+        assert refused.startswith(b"HTTP/1.1 429")
+        assert b"retry-after: 2" in refused.lower()
+        seen = b""
+        while seen.count(b'"type":"ADDED"') < count + 1:
+            piece = await asyncio.wait_for(loop.sock_recv(clients[0], 65_536), 20)
+            assert piece, "the server closed the connection"
+            seen += piece
+        assert [seen.count(b'"name":"b%03d"' % number) for number in range(count)] == [1] * count
+        for client in clients:
+            client.close()
+        await eventually(lambda: service._core.initial_bytes.held == 0)

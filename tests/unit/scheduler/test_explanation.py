@@ -214,6 +214,21 @@ def test_shapes_are_bounded_and_release_their_tallies() -> None:
     assert (statistics["kedge_scheduler_shapes"], statistics["kedge_scheduler_tallies"]) == (2, 2)
 
 
+def test_label_keys_that_pods_name_are_bounded() -> None:
+    most = 20
+    snapshot = Snapshot(replace(LIMITS, scheduler_label_keys_max=most))
+    snapshot.put_node(node_view("a"))
+    for i in range(10 * most):
+        assert decide(snapshot, pod_view(nodeSelector={f"key-{i}": "x"}), 0).node is None
+        assert len(snapshot._columns) <= most + 3
+        rule = {"labelSelector": {"matchLabels": {f"app-{i}": "x"}}, "topologyKey": f"topology-{i}"}
+        apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+        placed = pod_view(name=f"p{i}", affinity=apart)
+        snapshot.add_claim(f"uid-{i}", "a", placed)
+        snapshot.remove_claim(f"uid-{i}")
+    assert snapshot.statistics()["kedge_scheduler_label_keys"] <= 3 * most
+
+
 def test_names_of_deleted_nodes_are_forgotten() -> None:
     snapshot = snapshot_of([node_view("keeper")])
     asking = pod_view(nodeSelector={HOST: "keeper"})

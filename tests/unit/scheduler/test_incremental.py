@@ -20,12 +20,17 @@ from kedge.scheduler import Snapshot, snapshot_of
 STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 7), st.integers(0, 7), st.integers(0, 3)), max_size=25)
 NODES = st.lists(st.sampled_from(NODE_NAMES).flatmap(node_views), min_size=3, max_size=6)
 LIMITS = st.builds(
-    lambda shapes, repairs, changes: replace(
-        Limits(), scheduler_shapes_max=shapes, scheduler_repair_max=repairs, scheduler_changes_max=changes
+    lambda shapes, repairs, changes, keys: replace(
+        Limits(),
+        scheduler_shapes_max=shapes,
+        scheduler_repair_max=repairs,
+        scheduler_changes_max=changes,
+        scheduler_label_keys_max=keys,
     ),
     st.sampled_from([1, 2, 64]),
     st.sampled_from([0, 1, 32]),
     st.sampled_from([1, 4, 4096]),
+    st.sampled_from([1, 3, 1024]),
 )
 
 

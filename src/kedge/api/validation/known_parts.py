@@ -6,7 +6,7 @@ is decoded and checked once. A pod with any other part takes the plain path, whi
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from kedge.api.validation.pods import check_pod_spec, check_pod_status
 from kedge.api.views import ObjectMeta, OwnerReference, PodSpec, PodStatus, PodView
 from kedge.api.views.base import Annotations, Int64, Labels, Time, json_name
 from kedge.api.views.schema import decoder_of, strict_twin
+from kedge.caches import weighed
 
 POD_BYTES_MAX: Final = 8192
 """Larger pods are checked one by one, so that the remembered parts stay small."""
@@ -92,7 +93,7 @@ def read_known_pod(value: bytes) -> PodView | None:
     return PodView(metadata=metadata, spec=spec, status=status)
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=32 << 20)
 def valid_spec(raw: bytes) -> PodSpec | None:
     spec: PodSpec = _decode_strictly(PodSpec, raw)
     errors = ErrorList()
@@ -100,7 +101,7 @@ def valid_spec(raw: bytes) -> PodSpec | None:
     return None if errors else spec
 
 
-@lru_cache(maxsize=256)
+@weighed(entries=256, bytes_max=8 << 20)
 def valid_status(raw: bytes) -> PodStatus | None:
     status: PodStatus = _decode_strictly(PodStatus, raw)
     errors = ErrorList()
@@ -108,7 +109,7 @@ def valid_status(raw: bytes) -> PodStatus | None:
     return None if errors else status
 
 
-@lru_cache(maxsize=4096)
+@weighed(entries=4096, bytes_max=16 << 20)
 def valid_labels(raw: bytes) -> Labels | None:
     labels: Labels = decoder_of(Labels).decode(raw)
     errors = ErrorList()
@@ -116,7 +117,7 @@ def valid_labels(raw: bytes) -> Labels | None:
     return None if errors else labels
 
 
-@lru_cache(maxsize=4096)
+@weighed(entries=4096, bytes_max=16 << 20)
 def valid_owners(raw: bytes) -> tuple[OwnerReference, ...] | None:
     _strict_owners().decode(raw)
     owners: tuple[OwnerReference, ...] = decoder_of(tuple[OwnerReference, ...]).decode(raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kedge.api.names import qualified_name_problem, remembered
+from kedge.api.names import qualified_name_problem, remembered_name
 from kedge.api.pod_resources import is_set_for_pods, total_of_containers
 from kedge.api.quantity import NANO, Quantity
 from kedge.api.validation.error_list import ErrorList
@@ -14,7 +14,7 @@ from kedge.api.wellknown import KUBERNETES_DOMAIN
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
-@remembered
+@remembered_name
 def _problem(resource: str) -> str:
     problem = qualified_name_problem(resource)
     if problem:
@@ -24,13 +24,13 @@ def _problem(resource: str) -> str:
     return "must be a standard resource type or fully qualified"
 
 
-@remembered
+@remembered_name
 def is_overcommittable(resource: str) -> bool:
     """Whether a container may use more than its request. Devices and huge pages cannot be overcommitted."""
     return resource in _STANDARD or ("/" in resource and resource.partition("/")[0].endswith(KUBERNETES_DOMAIN))
 
 
-@remembered
+@remembered_name
 def _whole_only(resource: str) -> bool:
     """Whether its amounts must be integers."""
     return "/" in resource or resource in ("pods", "services", "secrets", "configmaps", "resourcequotas")

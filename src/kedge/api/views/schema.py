@@ -10,13 +10,14 @@ import types
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 
 from kedge.api.quantity import Quantity, parse_quantity
 from kedge.api.views.base import EMPTY_MAP, Annotations, FrozenMap, Labels, ResourceList, View
+from kedge.caches import remembered
 from kedge.errors import FieldError
 
 _MISSING: Final = object()
@@ -57,12 +58,12 @@ _SHARED_LENGTH_MAX = 128
 _EMPTY: dict[Any, FrozenMap[str, Any]] = {Labels: Labels(), Annotations: Annotations(), ResourceList: ResourceList()}
 
 
-@lru_cache(maxsize=8192)
+@remembered(entries=8192, entry_bytes=16 * 1024)  # `_SHARED_ITEMS_MAX` pairs of `_SHARED_LENGTH_MAX`
 def _resource_list(amounts: tuple[tuple[str, str], ...]) -> ResourceList:
     return ResourceList({name: parse_quantity(amount) for name, amount in amounts})
 
 
-@lru_cache(maxsize=8192)
+@remembered(entries=8192, entry_bytes=16 * 1024)  # `_SHARED_ITEMS_MAX` pairs of `_SHARED_LENGTH_MAX`
 def _labels(labels: tuple[tuple[str, str], ...]) -> Labels:
     return Labels(labels)
 

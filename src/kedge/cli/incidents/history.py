@@ -60,6 +60,8 @@ class IncidentHistory:
                 self._ends[name] = self._env.now()
             return
         known = name in self._ends
+        if not known and len(self._ends) >= self._env.limits.incidents_max:
+            return  # processes that record warn of it
         self._ends[name] = spec.until
         if not known and spec.until > self._env.now():
             task = self._env.spawn(self._record(name), name=f"history for incident {name}")

@@ -17,6 +17,9 @@ from kedge.env import Env
 UNDATED = "undated"
 """An agent's report without a time. The next writer may add a time; that alone is not a new report."""
 
+_ZONES_MAX = 1_000
+"""Zones that are followed: a zone is a label of nodes, and labels change. Then the one that was quiet longest goes."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
@@ -87,7 +90,7 @@ class Heartbeats:
     def survey(self, zone: str, members: Mapping[str, Collection[str]]) -> dict[str, Any]:
         """Whether the zone is blind, and for how long it has not been, as JSON. `members` are the nodes by zone."""
         limits, now_s = self._env.limits, self._env.monotonic()
-        state = self._zones.setdefault(zone, _Zone())
+        state = self._zone(zone)
         silent = {each: sum(map(self._is_silent, nodes)) for each, nodes in members.items()}
         blind = blindness(
             silent, {each: len(nodes) for each, nodes in members.items()}, zone, limits.zone_blind_min,
@@ -99,9 +102,18 @@ class Heartbeats:
             state.blind_s = now_s
         return {"blind": blind, "clear_s": min(1e9, now_s - state.blind_s)}
 
+    def _zone(self, name: str) -> _Zone:
+        found = self._zones.get(name)
+        if found is None:
+            if len(self._zones) >= _ZONES_MAX:
+                oldest = min(self._zones, key=lambda each: max(self._zones[each].blind_s, self._zones[each].lost_s))
+                del self._zones[oldest]
+            found = self._zones[name] = _Zone()
+        return found
+
     def may_lose(self, zone: str) -> bool:
         """Whether another node of the zone may be declared lost now. A true result uses the rate limit up."""
-        state, now_s = self._zones.setdefault(zone, _Zone()), self._env.monotonic()
+        state, now_s = self._zone(zone), self._env.monotonic()
         if now_s - state.lost_s < self._env.limits.node_loss_every_s:
             return False
         state.lost_s = now_s

@@ -102,6 +102,9 @@ def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, inputs
         state.close()
         state = None
     if state is None:
+        if snapshot.label_keys_crowded:
+            _forget_label_keys(snapshot)
+            key = shape_key(request, settings, snapshot.tallies.mentioned)
         state = states[key] = ShapeState(snapshot, compile_shape(key))
         if len(states) > snapshot.limits.scheduler_shapes_max:
             _, oldest = states.popitem(last=False)
@@ -112,3 +115,12 @@ def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, inputs
     snapshot.last_state = state
     state.refresh(inputs)
     return state
+
+
+def _forget_label_keys(snapshot: Snapshot) -> None:
+    """Forget the label keys that pods have named, and with them every shape."""
+    for each in snapshot.states.values():
+        each.close()
+    snapshot.states.clear()
+    snapshot.last_state = None
+    snapshot.forget_label_keys()

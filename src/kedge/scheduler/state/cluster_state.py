@@ -88,6 +88,7 @@ class ClusterState:
             ("kedge_scheduler_claims", "Claims on nodes in the scheduler's snapshot"),
             ("kedge_scheduler_shapes", "Equivalence classes of pods with kept filters and scores"),
             ("kedge_scheduler_tallies", "Counts of pods by topology that filters and scores keep"),
+            ("kedge_scheduler_label_keys", "Label keys that pods have named, in the table of nodes and in its counts"),
         ):
             metrics.gauge(series, help_text).set_function(partial(_one_of, read, series))
         for series, help_text in (

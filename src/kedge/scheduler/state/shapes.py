@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +40,7 @@ from kedge.api.views import (
     TopologySpreadConstraint,
 )
 from kedge.api.views.base import Labels, ResourceList
+from kedge.caches import remembered, weighed
 from kedge.placement.ledger import HostPort
 from kedge.placement.predicates import host_ports
 from kedge.placement.resize import counted_requests, parts_of_spec, reports_resources
@@ -90,7 +90,7 @@ class PodTerms:
 NO_TERMS = PodTerms()
 
 
-@lru_cache(maxsize=4096)
+@weighed(entries=4096, bytes_max=32 << 20)
 def pod_terms(affinity: Affinity | None, namespace: str, labels: Labels) -> PodTerms:
     """Compile a pod's rules about other pods. Of `labels`, only those in match label keys are read."""
     if affinity is None:
@@ -258,7 +258,7 @@ def bare_request(namespace: str, requests: Units, ports: tuple[HostPort, ...]) -
     return PodRequest(requirements, namespace, NO_LABELS, "", terminating=True)
 
 
-@lru_cache(maxsize=8192)
+@weighed(entries=8192, bytes_max=64 << 20)
 def _requirements(
     containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...]], ...],
     init_containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...], str], ...],
@@ -304,7 +304,7 @@ def _requirements(
     )
 
 
-@lru_cache(maxsize=1024)
+@remembered(entries=1024, entry_bytes=2048, key_length=512)
 def _tagged(image: str) -> str:
     """As nodes list it: an image without a tag is the latest."""
     return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"

@@ -220,6 +220,17 @@ class Snapshot:
             self._fill(column)
         return column
 
+    @property
+    def label_keys_crowded(self) -> bool:
+        """Whether pods have named more label keys than the limit, most of them pods that are gone."""
+        most = self._limits.scheduler_label_keys_max
+        return len(self._columns) > most or self.tallies.keys_crowded(most)
+
+    def forget_label_keys(self) -> None:
+        """Drop every column; it is made again at its next use. No shape may be in use: shapes hold columns."""
+        self._columns.clear()
+        self.tallies.mention_again()
+
     def nodes_with(self, image: str) -> tuple[list[int], list[int]]:
         """The rows of the nodes that have an image, and its bytes on each."""
         found = self._images.get(image, {})
@@ -231,6 +242,7 @@ class Snapshot:
             "kedge_scheduler_claims": len(self._claims),
             "kedge_scheduler_shapes": len(self.states),
             "kedge_scheduler_tallies": self.tallies.count,
+            "kedge_scheduler_label_keys": len(self._columns) + self.tallies.key_count,
             "kedge_scheduler_changes_total": self.claim_log.end + self.node_log.end,
             "kedge_scheduler_repairs_total": self.repairs,
             "kedge_scheduler_explanations_total": self.explanations,

@@ -175,12 +175,14 @@ class Tallies:
         """The class of the last request: replicas arrive one after another, and skip the lookup."""
         self.namespaces: dict[str, Labels] = {}
         self.mentioned: dict[str, int] = {}
-        """Label keys in terms of placed pods. It only grows: older shapes stay correct, and a term that is added and
-        removed again and again does not discard them each time."""
+        """Label keys in terms of placed pods. It grows until `mention_again`: older shapes stay correct, and a term
+        that is added and removed again and again does not discard them each time."""
         self.anti_affinity_keys: dict[str, None] = {}
-        """Topology keys of required anti-affinity terms of placed pods. It only grows."""
+        """Topology keys of required anti-affinity terms of placed pods; as above."""
         self.attraction_keys: dict[str, None] = {}
-        """Topology keys of their terms that count in scores. It only grows."""
+        """Topology keys of their terms that count in scores; as above."""
+        self._keys_least = 0
+        """How many keys the three had after `mention_again`."""
         self.epoch = 0
         """Incremented when one of the three grows, or a namespace's labels change: shapes are then made again."""
 
@@ -250,7 +252,7 @@ class Tallies:
         terms = pods.terms
         if terms is NO_TERMS:
             return
-        before = len(self.mentioned) + len(self.anti_affinity_keys) + len(self.attraction_keys)
+        before = self.key_count
         attracting = [*terms.affinity, *(weighted.term for weighted in terms.preferred)]
         for term in (*attracting, *terms.anti_affinity):
             for requirement in term.selector.requirements:
@@ -259,8 +261,25 @@ class Tallies:
             self.attraction_keys[term.topology_key] = None
         for term in terms.anti_affinity:
             self.anti_affinity_keys[term.topology_key] = None
-        if len(self.mentioned) + len(self.anti_affinity_keys) + len(self.attraction_keys) > before:
+        if self.key_count > before:
             self.epoch += 1
+
+    @property
+    def key_count(self) -> int:
+        return len(self.mentioned) + len(self.anti_affinity_keys) + len(self.attraction_keys)
+
+    def keys_crowded(self, most: int) -> bool:
+        """Whether there are more keys than `most`, and than twice those of the pods at the last `mention_again`."""
+        return self.key_count > max(most, 2 * self._keys_least)
+
+    def mention_again(self) -> None:
+        """Forget the keys of pods that are gone. Shapes that exist are wrong after it: make them again."""
+        for keys in (self.mentioned, self.anti_affinity_keys, self.attraction_keys):
+            keys.clear()
+        for pods in self._classes.values():
+            self._mention(pods)
+        self._keys_least = self.key_count
+        self.epoch += 1
 
     # -- tallies
 

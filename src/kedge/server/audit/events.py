@@ -6,13 +6,13 @@ Pure data, and how it is encoded. `auditor` makes entries, `reader` reads them.
 from __future__ import annotations
 
 from datetime import datetime
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from kedge.api.access import Caller
 from kedge.api.wellknown import KEDGE_API_VERSION
+from kedge.caches import weighed
 
 GAP_KIND: Final = "AuditGap"
 NO_BODY: Final = msgspec.Raw()
@@ -106,6 +106,6 @@ def encode_gap(dropped: int, at: datetime) -> bytes:
     return _encoder.encode(AuditGap(kind=GAP_KIND, api_version=KEDGE_API_VERSION, dropped=dropped, at=at)) + b"\n"
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=4 << 20)
 def user_of(caller: Caller) -> AuditUser:
     return AuditUser(caller.user, caller.groups, caller.uid)

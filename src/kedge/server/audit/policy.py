@@ -25,6 +25,8 @@ _SECRET_RESOURCES: Final = frozenset({("", "secrets"), ("", "configmaps"), (AUTH
 _SECRET_SUBRESOURCES: Final = frozenset({"token", "log", "exec", "attach", "portforward"})
 LEVELS_REMEMBERED: Final = 4096
 """Answers that a policy remembers. Past it all are forgotten: clients repeat a few kinds of requests."""
+_LENGTH_REMEMBERED: Final = 1024
+"""Longer requests are decided each time, so that they cannot fill memory."""
 
 
 class AuditLevel(IntEnum):
@@ -163,9 +165,11 @@ class AuditPolicy:
         key: Any = read if self._by_name or path else (user, groups, wanted[:5])
         found = self._remembered.get(key)
         if found is None:
-            if len(self._remembered) >= LEVELS_REMEMBERED:
-                self._remembered.clear()
-            found = self._remembered[key] = self._decide(read)
+            found = self._decide(read)
+            if len(user) + len(path) + sum(map(len, groups)) + sum(map(len, wanted)) <= _LENGTH_REMEMBERED:
+                if len(self._remembered) >= LEVELS_REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[key] = found
         return found
 
     def _decide(self, read: AuditRead) -> AuditAnswer:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,6 +23,7 @@ from kedge.api.access import (
 from kedge.api.requests import Get
 from kedge.api.tokens import parse_token_secret, token_id, token_key
 from kedge.api.wellknown import AUTHENTICATION_GROUP
+from kedge.caches import weighed
 from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from kedge.server.http.exchange import HttpRequest
@@ -144,7 +144,7 @@ def _of_certificate(peer: Mapping[str, Any]) -> Caller:
     return _of_subject(peer.get("subject", ()))
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=4 << 20)
 def _of_subject(subject: Subject) -> Caller:
     """Every request of a connection has the same subject."""
     names = [pair for part in subject for pair in part]

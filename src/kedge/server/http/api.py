@@ -17,6 +17,7 @@ from kedge.api.http_batch import BATCH_PATH
 from kedge.api.requests import List, ListOptions
 from kedge.api.types import type_table
 from kedge.api.wellknown import METRICS_GROUP, ROTATE_KEYS_PATH
+from kedge.caches import show_caches
 from kedge.env import Env
 from kedge.errors import NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable, check
 from kedge.server.audit import Auditor
@@ -339,6 +340,7 @@ class ApiHandler:
 
     def _metrics(self, request: HttpRequest, exchange: Exchange) -> None:
         accept = request.headers.get(b"accept", b"").decode("latin-1")
+        show_caches(self._env.metrics)
         shown, content_type = self._env.metrics.page(accept)
         exchange.respond(200, shown, content_type=content_type.encode())
 

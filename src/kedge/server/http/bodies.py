@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -14,6 +13,7 @@ from kedge.api.protobuf import MEDIA_TYPE as PROTOBUF
 from kedge.api.protobuf import decode_protobuf
 from kedge.api.requests import PatchType
 from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
+from kedge.caches import remembered
 from kedge.errors import BadRequest, UnsupportedMediaType
 from kedge.limits import Limits
 from kedge.server.http.duplicates import duplicates_in_json, duplicates_in_yaml
@@ -38,7 +38,7 @@ def media_type(request: HttpRequest) -> str:
     return _media_type(request.headers.get(b"content-type", b""))
 
 
-@lru_cache(maxsize=64)
+@remembered(entries=64, entry_bytes=512, key_length=128)
 def _media_type(header: bytes) -> str:
     return header.decode("latin-1").partition(";")[0].strip().lower()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from kedge.caches import show_caches
 from kedge.env import Env
 from kedge.errors import Unavailable
 from kedge.metrics import Metrics
@@ -54,6 +55,7 @@ class MetricsListener:
         if request.path != b"/metrics" or request.method not in ("GET", "HEAD"):
             exchange.respond(404, status_body(404, "NotFound", "this address has GET /metrics and nothing else"))
             return True
+        show_caches(self._metrics)
         shown, content_type = self._metrics.page(request.headers.get(b"accept", b"").decode("latin-1"))
         exchange.respond(200, shown, content_type=content_type.encode())
         return True

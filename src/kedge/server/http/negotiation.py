@@ -6,9 +6,9 @@ Kubernetes' clients list several forms in order of preference; the first that th
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
 
 from kedge.api.wellknown import DISCOVERY_GROUP, META_GROUP
+from kedge.caches import remembered
 from kedge.errors import NotAcceptable
 
 
@@ -21,7 +21,7 @@ class ReplyForm(Enum):
     PARTIAL_LIST = "PartialObjectMetadataList"
 
 
-@lru_cache(maxsize=256)
+@remembered(entries=256, entry_bytes=1024, key_length=512)
 def reply_form(accept: bytes) -> ReplyForm:
     """The first acceptable form. Clients send few different headers, so the answer is remembered.
 
@@ -53,7 +53,7 @@ def _form(part: str) -> ReplyForm | None:
         return None
 
 
-@lru_cache(maxsize=256)
+@remembered(entries=256, entry_bytes=1024, key_length=512)
 def wants_aggregated_discovery(accept: bytes) -> bool:
     """Whether the client prefers `APIGroupDiscoveryList`, in its stable version."""
     for part in accept.decode("latin-1").split(","):
@@ -65,7 +65,7 @@ def wants_aggregated_discovery(accept: bytes) -> bool:
     return False
 
 
-@lru_cache(maxsize=256)
+@remembered(entries=256, entry_bytes=1024, key_length=512)
 def accepts_gzip(accept_encoding: bytes) -> bool:
     codings = (part.split(";") for part in accept_encoding.decode("latin-1").replace(" ", "").split(","))
     return any(coding[0] == "gzip" and "q=0" not in coding[1:] for coding in codings)

@@ -7,7 +7,6 @@ Kubernetes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -16,6 +15,7 @@ import msgspec
 
 from kedge.api import http_headers
 from kedge.api.requests import DeleteOptions, ListOptions, WatchOptions, WriteOptions
+from kedge.caches import remembered
 from kedge.errors import BadRequest
 from kedge.keys import NO_REVISION, Fence, Key, Origin
 from kedge.server.service.reads import invalid_option
@@ -30,7 +30,7 @@ _TRUE, _FALSE = (
 FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
 
 
-@lru_cache(maxsize=1024)
+@remembered(entries=1024, entry_bytes=16 * 1024, key_length=1024)
 def parse_query(query: bytes) -> Query:
     """Parameters by name; the first counts if a name stands twice. The result is shared: it is read-only.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kedge.api.access import Attributes
 from kedge.api.kinds import Kind
 from kedge.api.wellknown import METRICS_GROUP
+from kedge.caches import remembered
 from kedge.keys import Key
-from kedge.server.http.routes import ResourcePath, attributes_of, resource_path
+from kedge.server.http.routes import PATH_BYTES_REMEMBERED, ResourcePath, attributes_of, resource_path
 from kedge.server.http.versions import served_version
 
 REMEMBERED_MAX: Final = 4_096
@@ -32,7 +32,7 @@ FindPlainGet = Callable[[bytes], PlainGet | None]
 def remembered_plain_gets(kind_of: Callable[[ResourcePath], Kind]) -> FindPlainGet:
     """`kind_of` returns the kind behind a path, or raises `NotFound`."""
 
-    @lru_cache(maxsize=REMEMBERED_MAX)
+    @remembered(entries=REMEMBERED_MAX, entry_bytes=16 * PATH_BYTES_REMEMBERED)
     def find(path: bytes) -> PlainGet | None:
         found = resource_path(path)
         if found is None or not found.name or found.subresource or found.group == METRICS_GROUP:

@@ -10,7 +10,6 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from kedge.api import http_headers
 from kedge.api.objects import Object
 from kedge.api.requests import ObjectList, Written
 from kedge.api.wellknown import POD_KIND, RESOURCE_QUOTA_KIND, SERVICE_KIND
+from kedge.caches import remembered, weighed
 from kedge.env import Env
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.list_blocks import ListBlocks
@@ -174,12 +174,12 @@ class Replier:
         exchange.end()
 
 
-@lru_cache(maxsize=CALLERS_MAX)
+@weighed(entries=CALLERS_MAX, bytes_max=1 << 20)
 def _caller_header(caller: str) -> Header:
     return http_headers.CALLER, quote(caller, safe=":@").encode()
 
 
-@lru_cache(maxsize=CALLERS_MAX)
+@weighed(entries=CALLERS_MAX, bytes_max=1 << 20)
 def _groups_header(groups: tuple[str, ...]) -> Header:
     return http_headers.GROUPS, ",".join(quote(each, safe=":@") for each in groups).encode()
 
@@ -197,7 +197,7 @@ def origin_headers(found: Object) -> list[Header]:
     return headers
 
 
-@lru_cache(maxsize=256)
+@remembered(entries=256, entry_bytes=2048, key_length=512)
 def warning_header(text: str) -> Header:
     """A `Warning` header. Quotes and controls are escaped: the text may hold what a caller wrote."""
     plain = "".join(each if each.isprintable() and each.isascii() else "?" for each in text[:_SHOWN])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from http import HTTPStatus
+
+from kedge.caches import remembered
 
 Header = tuple[bytes, bytes]
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -30,7 +31,7 @@ def reply_head(
     return b"%b%bContent-Length: %d\r\n\r\n" % (first, more, length) if length is not None else first + more + b"\r\n"
 
 
-@lru_cache(maxsize=256)
+@remembered(entries=256, entry_bytes=1024)  # codes and media types of our own
 def _first_lines(code: int, content_type: bytes, *, keep_alive: bool, chunked: bool) -> bytes:
     """The lines that many replies have in common."""
     lines = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nCache-Control: no-cache, private\r\n" % (

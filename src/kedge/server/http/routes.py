@@ -5,11 +5,11 @@ Pure. It does not know which kinds exist; `resources` looks them up and answers 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from kedge.api.access import Attributes
+from kedge.caches import remembered
 from kedge.errors import BadRequest, MethodNotAllowed
 
 
@@ -100,7 +100,7 @@ def _selected_name(field_selector: str) -> str:
     return ""
 
 
-_remembered = lru_cache(maxsize=4096)(_parse)
+_remembered = remembered(entries=4096, entry_bytes=8 * PATH_BYTES_REMEMBERED)(_parse)
 
 
 def _parts(path: bytes) -> list[str]:

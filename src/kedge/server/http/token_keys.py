@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from kedge.caches import remembered
 from kedge.errors import Terminal, check
 from kedge.server.http.certificates import Authority, write_private
 
@@ -43,7 +43,7 @@ class SigningKeys:
         check(bool(keys), "a server without a key signs no tokens")
         self._signer = keys[0]
         self._public = {_key_id(each.public_key()): each.public_key() for each in keys}
-        self.verify = lru_cache(maxsize=_REMEMBERED)(self._verify)
+        self.verify = remembered(entries=_REMEMBERED, entry_bytes=3 * _TOKEN_BYTES_MAX)(self._verify)
 
     @classmethod
     def ensure(cls, folder: Path, authority: Authority) -> SigningKeys:

@@ -20,6 +20,7 @@ from kedge.observe.records import AdmissionAct, AdmittedWrite, Decision
 
 CONTROLLER: Final = "admission"
 REFUSED: Final = "refused"
+_CALLER_LENGTH_MAX: Final = 256
 
 
 class AdmissionRecords:
@@ -48,9 +49,8 @@ class AdmissionRecords:
         key = error.key or (None if subject is None else subject.key)
         if key is None:
             return
-        repeats = self._repeats(
-            (options.origin.caller, key.kind, key.namespace, _owner(subject) or key.name, *_names(acts))
-        )
+        caller = options.origin.caller[:_CALLER_LENGTH_MAX]
+        repeats = self._repeats((caller, key.kind, key.namespace, _owner(subject) or key.name, *_names(acts)))
         if repeats is None:
             return
         record = self._record(key, subject, acts, NO_REVISION, options, repeats)

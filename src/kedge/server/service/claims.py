@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from kedge.api.names import remembered
+from kedge.api.names import remembered_name
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.views import NodeAllocationView, NodeView, PodView
@@ -28,12 +28,12 @@ from kedge.server.service.zones import charge_zone, may_be_limited, refund_zone
 from kedge.store import DeleteKey, Entry, Put
 
 
-@remembered
+@remembered_name
 def node_key(name: str) -> Key:
     return Key(NODE_KIND, "", name)
 
 
-@remembered
+@remembered_name
 def allocation_key(node: str) -> Key:
     return Key(NODE_ALLOCATION_KIND, "", node)
 

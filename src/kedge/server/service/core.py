@@ -26,6 +26,7 @@ from kedge.observe.records import AdmissionAct
 from kedge.server.service.access.authorizer import Authorizer
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.admission_records import AdmissionRecords
+from kedge.server.service.initial_bytes import InitialBytes
 from kedge.server.service.ledgers import Ledgers
 from kedge.store import Absent, AtRevision, Batch, Check, DeleteKey, Entry, Put, Store, Write
 from kedge.store.versions import fenced
@@ -204,10 +205,13 @@ class Core:
         self.contended: dict[Key, asyncio.Lock] = {}
         """Keys that attempts lately lost races on. A reader of such a key waits for its lock instead of racing."""
         self._objects: dict[Key, Object] = {}
+        self._object_bytes = 0
+        """The bytes of the values of `_objects`."""
         self._in_flight: dict[Key, Staged] = {}
         """Objects of commits in flight: a watch delivers them before the commit returns, and shares their views."""
         self.shared_events: dict[bool, tuple[Batch, Sequence[WatchEvent]]] = {}
         """The last batch of the store as events, with and without a bookmark: `watches` shares them."""
+        self.initial_bytes = InitialBytes(env)
         self._marks: deque[tuple[float, Revision]] = deque()  # when this server saw which revision; one a sweep
         self._stamp = ""
         self._stamp_until_s = float("-inf")
@@ -241,6 +245,9 @@ class Core:
         self.operations = metrics.gauge("kedge_service_operations", "Operation ids kept at the last sweep")
         self.events_expired = metrics.counter("kedge_events_expired_total", "Events deleted at the end of their time")
         metrics.gauge("kedge_service_object_cache", "Decoded objects cached").set_function(lambda: len(self._objects))
+        metrics.gauge(
+            "kedge_service_object_cache_bytes", "Stored bytes of the decoded objects that are cached"
+        ).set_function(lambda: self._object_bytes)
 
     # -- objects -----------------------------------------------------------------------------------
 
@@ -268,10 +275,19 @@ class Core:
         return found
 
     def remember(self, found: Object) -> None:
-        if len(self._objects) >= self.env.limits.object_cache_max and found.key not in self._objects:
-            for key in list(self._objects)[: len(self._objects) // 8 + 1]:
-                del self._objects[key]
-        self._objects[found.key] = found
+        objects, limits, key = self._objects, self.env.limits, found.key
+        before = objects.get(key)
+        size = self._object_bytes + len(found.value) - (0 if before is None else len(before.value))
+        if size > limits.object_cache_bytes_max or (before is None and len(objects) >= limits.object_cache_max):
+            objects.pop(key, None)
+            for oldest in list(objects)[: len(objects) // 8 + 1]:
+                del objects[oldest]
+            size = sum(len(each.value) for each in objects.values()) + len(found.value)
+            if size > limits.object_cache_bytes_max:
+                objects.clear()
+                size = len(found.value)
+        self._object_bytes = size
+        objects[key] = found
 
     def remembered(self, key: Key, version: str) -> Object | None:
         """A version of an object, if this server saw it last. It need not be the newest."""
@@ -279,7 +295,9 @@ class Core:
         return known if known is not None and str(known.revision) == version else None
 
     def forget(self, key: Key) -> None:
-        self._objects.pop(key, None)
+        known = self._objects.pop(key, None)
+        if known is not None:
+            self._object_bytes -= len(known.value)
 
     def timestamp(self) -> str:
         """The current time, as objects store it."""

@@ -16,9 +16,14 @@ class Ledgers:
 
     def __init__(self, env: Env) -> None:
         self._entries: dict[Key, StoredLedger] = {}
+        self._bytes = 0
+        """The bytes of the ledgers as they are stored."""
         self._entries_max = env.limits.ledger_cache_max
+        self._bytes_max = env.limits.ledger_cache_bytes_max
         gauge = env.metrics.gauge("kedge_service_ledger_cache", "Decoded ledgers in the cache")
         gauge.set_function(lambda: len(self._entries))
+        size = env.metrics.gauge("kedge_service_ledger_cache_bytes", "Stored bytes of the decoded ledgers in the cache")
+        size.set_function(lambda: self._bytes)
 
     def decoded(self, key: Key, value: bytes) -> StoredLedger:
         """The ledger decoded from these bytes."""
@@ -30,7 +35,10 @@ class Ledgers:
         return found
 
     def keep(self, key: Key, ledger: StoredLedger) -> None:
-        if len(self._entries) >= self._entries_max and key not in self._entries:
-            for old in list(self._entries)[: len(self._entries) // 8 + 1]:
-                del self._entries[old]
-        self._entries[key] = ledger
+        entries = self._entries
+        before = entries.get(key)
+        self._bytes += len(ledger.value) - (0 if before is None else len(before.value))
+        entries[key] = ledger
+        if len(entries) > self._entries_max or self._bytes > self._bytes_max:
+            for old in list(entries)[: len(entries) // 8 + 1]:
+                self._bytes -= len(entries.pop(old).value)

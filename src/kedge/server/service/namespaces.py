@@ -10,7 +10,7 @@ import uuid
 from typing import Final
 
 from kedge.api.codec import encode_object
-from kedge.api.names import remembered
+from kedge.api.names import remembered_name
 from kedge.api.objects import Object
 from kedge.api.views import NamespaceView
 from kedge.api.wellknown import (
@@ -29,7 +29,7 @@ FINALIZER = "kubernetes"
 """Kept in `spec.finalizers` until the namespace is empty."""
 
 
-@remembered
+@remembered_name
 def namespace_key(name: str) -> Key:
     return Key(NAMESPACE_KIND, "", name)
 

@@ -88,7 +88,7 @@ async def list_stored(core: Core, request: List) -> StoredList:
         listing = await core.store.list(
             kind.key_kind, namespace=options.namespace, at=at, start_after=start_after, limit=options.limit
         )
-    token = _format_continue(listing.revision, listing.entries[-1].key) if listing.remaining else ""
+    token = continue_after(listing.revision, listing.entries[-1].key) if listing.remaining else ""
     return StoredList(kind, listing.entries, listing.revision, token, listing.remaining or None)
 
 
@@ -100,7 +100,7 @@ def _rest_of_list(kind: Kind, options: ListOptions) -> Iterator[None]:
     except Compacted as error:
         if options.continue_token:
             _, start_after = _parse_continue(kind, options)
-            error.continue_token = _format_continue(NO_REVISION, start_after)
+            error.continue_token = continue_after(NO_REVISION, start_after)
         raise
 
 
@@ -197,11 +197,12 @@ def _exact(options: ListOptions) -> bool:
 
 
 def _page(kind: Kind, found: list[Object], revision: Revision, last: Key | None, remaining: int | None) -> ObjectList:
-    token = "" if last is None else _format_continue(revision, last)
+    token = "" if last is None else continue_after(revision, last)
     return ObjectList(kind=kind, objects=found, revision=revision, continue_token=token, remaining=remaining)
 
 
-def _format_continue(revision: Revision, last: Key) -> str:
+def continue_after(revision: Revision, last: Key) -> str:
+    """The token of the page that begins after `last`."""
     return base64.urlsafe_b64encode(msgspec.json.encode(_Continue(revision, last.namespace, last.name))).decode()
 
 

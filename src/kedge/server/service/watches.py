@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import EventType, List, ListOptions, OpenWatch, WatchEvent, WatchOptions
+from kedge.api.requests import EventType, OpenWatch, WatchEvent, WatchOptions
 from kedge.keys import NO_REVISION, Revision
 from kedge.server.service.core import Core, name_only
-from kedge.server.service.reads import Matches, compile_selectors, invalid_option, list_objects, parse_resource_version
+from kedge.server.service.initial_events import InitialEvents
+from kedge.server.service.reads import Matches, compile_selectors, invalid_option, parse_resource_version
 from kedge.store import Batch, Change, StoreWatch
 
 
@@ -36,24 +37,20 @@ async def watch_batches(core: Core, request: OpenWatch) -> EventStream:
     initial = _wants_initial_events(options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
     after = parse_resource_version(options.resource_version)
-    listed: list[WatchEvent] = []
-    if initial:
-        selection = ListOptions(
-            namespace=options.namespace,
-            label_selector=options.label_selector,
-            field_selector=options.field_selector,
-            resource_version=options.resource_version,
-            resource_version_match="NotOlderThan" if options.resource_version else "",
-        )
-        listing = await list_objects(core, List(kind, selection))
-        after = listing.revision
-        listed = [WatchEvent(EventType.ADDED, found, found.revision) for found in listing.objects]
-        if options.send_initial_events and options.allow_bookmarks:
-            listed.append(WatchEvent(EventType.BOOKMARK, None, after, initial_end=True))
-    elif options.send_initial_events is False and not after:
-        after = await core.store.revision()
-    stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
-    return EventStream(core, kind, options, matches, stream, listed, after)
+    if not initial:
+        if options.send_initial_events is False and not after:
+            after = await core.store.revision()
+        stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
+        return EventStream(core, kind, options, matches, stream, after)
+    existing = InitialEvents(core, request)
+    try:
+        await existing.read_first()
+        after = existing.revision
+        stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
+    except BaseException:
+        existing.close()
+        raise
+    return EventStream(core, kind, options, matches, stream, after, existing)
 
 
 async def _one_by_one(batches: EventStream) -> AsyncGenerator[WatchEvent, None]:
@@ -76,15 +73,15 @@ class EventStream:
         options: WatchOptions,
         matches: Matches | None,
         stream: StoreWatch,
-        listed: list[WatchEvent],
         after: Revision,
+        initial: InitialEvents | None = None,
     ) -> None:
         self._core = core
         self._kind = kind
         self._matches = matches
         self._bookmarks = options.allow_bookmarks
         self._stream = stream
-        self._listed = listed
+        self._initial = initial
         self._after = after
         self.drained = False
         """Whether nothing was left to take after the last `take_nowait`. False means that it is not known."""
@@ -104,7 +101,7 @@ class EventStream:
     @property
     def revision(self) -> Revision:
         """Every change up to it is in the batches that were taken, or selected away; none while objects are listed."""
-        return NO_REVISION if self._listed else self._after
+        return NO_REVISION if self._initial is not None and not self._initial.ended else self._after
 
     @property
     def on_ready(self) -> Callable[[], None] | None:
@@ -116,8 +113,11 @@ class EventStream:
 
     def take_nowait(self) -> Sequence[WatchEvent] | None:
         """The next batch, or None if none is ready. Raises as `__anext__` does."""
-        if self._listed:
-            return self._take_listed()
+        if self._initial is not None:
+            listed = self._initial.take_nowait(self._notify)
+            if listed or not self._initial.ended:
+                return listed or None
+            self._end_initial()
         while (batch := self._stream.take_nowait()) is not None:
             self.drained = batch.last
             events = self._events(batch)
@@ -131,8 +131,10 @@ class EventStream:
         return self
 
     async def __anext__(self) -> Sequence[WatchEvent]:
-        if self._listed:
-            return self._take_listed()
+        if self._initial is not None:
+            if listed := await self._take_initial(self._initial):
+                return listed
+            self._end_initial()
         while True:
             try:
                 batch = await self._next()
@@ -153,9 +155,21 @@ class EventStream:
         except TimeoutError:
             raise StopAsyncIteration from None
 
-    def _take_listed(self) -> Sequence[WatchEvent]:
-        listed, self._listed = self._listed, []
-        return listed
+    async def _take_initial(self, initial: InitialEvents) -> Sequence[WatchEvent]:
+        try:
+            return await initial.take()
+        except BaseException:
+            self.close()
+            raise
+
+    def _end_initial(self) -> None:
+        if self._initial is not None:
+            self._initial.close()
+            self._initial = None
+
+    def _notify(self) -> None:
+        if self.on_ready is not None:
+            self.on_ready()
 
     def _events(self, batch: Batch) -> Sequence[WatchEvent]:
         """The events of a store batch for this watch; none if no event and no bookmark is due. Watches that select
@@ -176,6 +190,7 @@ class EventStream:
         return events
 
     def close(self) -> None:
+        self._end_initial()
         self._stream.close()
 
     async def aclose(self) -> None:

@@ -47,6 +47,8 @@ def wrapped(error: Exception, path: Path) -> OperatingError:
             return damaged(path, error)
     if isinstance(error, FileExistsError):
         return Terminal(f"{path} exists: choose another path")
+    if isinstance(error, FileNotFoundError):
+        return Terminal(f"{path} cannot be written ({error.strerror}): make its directory, or choose another path")
     if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
         return Terminal(f"{path} cannot be opened ({error.strerror}): change its permissions, or choose another path")
     return Unavailable(f"{path}: {error}")

@@ -12,12 +12,12 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from kedge.caches import weighed
 from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 from kedge.store.contract import Change, Entry
 from kedge.store.encryption import ValueCipher
@@ -121,13 +121,13 @@ def row_of(change: Change, seq: int) -> StoredRow:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=1 << 20)
 def groups_text(groups: tuple[str, ...]) -> str:
     """Groups as one column. Few sets of groups write most versions, so they are remembered."""
     return msgspec.json.encode(groups).decode()
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=1 << 20)
 def groups_of(text: str) -> tuple[str, ...]:
     return msgspec.json.decode(text, type=tuple[str, ...]) if text else ()
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import lru_cache
 from typing import ClassVar, Self
 
 import numpy as np
 
+from kedge.caches import remembered
 from kedge.scheduler.pipeline.filters.topology_spread import rows_included
 from kedge.scheduler.pipeline.plugin import POINTS_MAX, RelativeScore, ShapeContext, Weights
 from kedge.scheduler.state.columns import ABSENT, Bools, Ints
@@ -75,7 +75,7 @@ class TopologySpreadScore(RelativeScore):
         return points
 
 
-@lru_cache(maxsize=1024)
+@remembered(entries=1024, entry_bytes=128)  # a number
 def fixed_log(number: int) -> int:
     """The natural logarithm with `_LOG_BITS` bits after the point: the same on every machine, unlike `math.log`."""
     return round(Decimal(number).ln() * (1 << _LOG_BITS))

@@ -6,10 +6,10 @@ A flow is the unit of fairness inside a level: a user, or all ServiceAccounts of
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
 
 from kedge.api.access import CONTROLLERS, MASTERS, NODES, SCHEDULERS, Caller, account_of_user
 from kedge.api.wellknown import LEASES_GROUP
+from kedge.caches import weighed
 from kedge.limits import Limits
 from kedge.server.http.routes import ResourcePath
 
@@ -58,7 +58,7 @@ def _is_heartbeat(path: ResourcePath) -> bool:
     return path.resource == "nodes" and path.subresource == "status" and not path.group
 
 
-@lru_cache(maxsize=4096)
+@weighed(entries=4096, bytes_max=4 << 20)
 def _of_caller(user: str, groups: tuple[str, ...]) -> tuple[PriorityLevel, str]:
     if MASTERS in groups:
         return PriorityLevel.ADMINISTRATORS, user

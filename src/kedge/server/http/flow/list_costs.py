@@ -24,6 +24,10 @@ class ListShape(NamedTuple):
         return cls(path.group, path.resource, path.namespace, query.get("limit", ""), selects)
 
 
+_LENGTH_REMEMBERED = 512
+"""Longer names of namespaces and limits are not remembered, so that they cannot fill memory."""
+
+
 class ListCosts:
     """The sizes of recent lists."""
 
@@ -37,7 +41,7 @@ class ListCosts:
 
     def observe(self, shape: ListShape, size: int) -> None:
         """A list of this shape had so many bytes. The oldest size is forgotten when there are too many."""
-        if shape.selects:
+        if shape.selects or len(shape.namespace) + len(shape.limit) > _LENGTH_REMEMBERED:
             return
         self._sizes.pop(shape, None)
         if len(self._sizes) >= self._remembered_max:

@@ -6,8 +6,6 @@ little of it.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 
 from kedge.api.codec import encode_json
@@ -16,6 +14,7 @@ from kedge.api.views import Condition, PodView
 from kedge.api.views.base import Annotations
 from kedge.api.views.schema import decoder_of
 from kedge.api.wellknown import BIND_ANNOTATION
+from kedge.caches import remembered
 from kedge.server.service.bound_pod import scheduled_condition
 
 _METADATA, _SPEC = b'"metadata":{', b'"spec":'
@@ -79,7 +78,7 @@ def _spliced(before: bytes, view: PodView, places: _Places, node: str, record: s
     )
 
 
-@lru_cache(maxsize=16)
+@remembered(entries=16, entry_bytes=1024)  # a number and a time of our own
 def _scheduled(generation: int, now: str) -> tuple[bytes, Condition]:
     """The condition, encoded and decoded: pods that are bound within a second share it."""
     text = encode_json({**scheduled_condition(generation), "lastTransitionTime": now})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +34,7 @@ from kedge.api.validation.metadata import check_metadata
 from kedge.api.views import ObjectMeta, PodStatus, PodView
 from kedge.api.views.base import Annotations, Labels, Time, json_name
 from kedge.api.views.schema import decoder_of
+from kedge.caches import remembered, weighed
 
 
 class _StoredPodMetadata(msgspec.Struct, frozen=True, gc=False, rename=json_name, omit_defaults=True):
@@ -138,26 +138,26 @@ def _is_valid(kind: Kind, metadata: ObjectMeta) -> bool:
     return not errors
 
 
-@lru_cache(maxsize=1024)
+@weighed(entries=1024, bytes_max=32 << 20)
 def _known_spec(raw: bytes) -> _KnownPart | None:
     filled, _ = filled_pod_spec(raw)
     spec = valid_spec(bytes(filled))
     return None if spec is None else _KnownPart(spec, filled)
 
 
-@lru_cache(maxsize=4096)
+@weighed(entries=4096, bytes_max=16 << 20)
 def _known_labels(raw: bytes) -> _KnownPart | None:
     labels = valid_labels(raw)
     return None if labels is None else _KnownPart(labels, msgspec.Raw(encode_json(decode_json(raw))))
 
 
-@lru_cache(maxsize=4096)
+@weighed(entries=4096, bytes_max=16 << 20)
 def _known_owners(raw: bytes) -> _KnownPart | None:
     owners = valid_owners(raw)
     return None if owners is None else _KnownPart(owners, msgspec.Raw(encode_json(decode_json(raw))))
 
 
-@lru_cache(maxsize=8)
+@remembered(entries=8, entry_bytes=256)  # times of our own
 def _time_of(text: str) -> datetime:
     found: datetime = _TIMES.decode(b'"%b"' % text.encode())
     return found

@@ -11,6 +11,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from kedge.keys import NO_REVISION, Key, Revision
+from kedge.limits import ERROR_FIELD_CHARS_MAX, ERROR_FIELDS_MAX, ERROR_TEXT_CHARS_MAX
+
+
+def shortened(text: str, chars_max: int = ERROR_TEXT_CHARS_MAX) -> str:
+    """A text as an error may carry it: valid Unicode, and without its middle if it is long.
+
+    Errors repeat parts of a request. Their beginning names what is wrong and their end has the next step.
+    """
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()  # escapes lone surrogates
+    if len(text) <= chars_max:
+        return text
+    kept = chars_max // 2 - 32
+    return f"{text[:kept]} ... {len(text) - 2 * kept} characters left out ... {text[-kept:]}"
 
 
 class KedgeError(Exception):
@@ -26,6 +40,7 @@ class OperatingError(KedgeError):
     """Distinguishes errors that share a Kubernetes reason; empty where the reason is enough."""
 
     def __init__(self, message: str, *, key: Key | None = None) -> None:
+        message = shortened(message)
         super().__init__(message)
         self.message = message
         self.key = key
@@ -113,6 +128,10 @@ class FieldError:
     type: str
     message: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", shortened(self.path, ERROR_FIELD_CHARS_MAX))
+        object.__setattr__(self, "message", shortened(self.message, ERROR_FIELD_CHARS_MAX))
+
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
@@ -124,7 +143,8 @@ class Invalid(OperatingError):
 
     def __init__(self, message: str, *, key: Key | None = None, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(message, key=key)
-        self.errors = tuple(errors)
+        self.errors = tuple(errors[:ERROR_FIELDS_MAX])
+        """The bad fields, or the first of them if they are too many."""
 
 
 class Forbidden(OperatingError):
@@ -257,9 +277,13 @@ def to_status(error: OperatingError) -> dict[str, Any]:
     details: dict[str, Any] = {}
     if error.key is not None:
         kind, _, group = error.key.kind.partition(".")
-        details = {"name": error.key.name, "group": group, "kind": kind}
+        details = {
+            "name": shortened(error.key.name, ERROR_FIELD_CHARS_MAX),
+            "group": shortened(group, ERROR_FIELD_CHARS_MAX),
+            "kind": shortened(kind, ERROR_FIELD_CHARS_MAX),
+        }
         if error.key.namespace:
-            details["namespace"] = error.key.namespace
+            details["namespace"] = shortened(error.key.namespace, ERROR_FIELD_CHARS_MAX)
     causes: list[dict[str, str]] = []
     match error:
         case Invalid():

@@ -14,6 +14,18 @@ _N = TypeVar("_N", int, float)
 COUNT_MIN, SECONDS_MIN = 1, 0.001
 """The least values of counts and of times unless a limit declares another: a pause of zero is a busy loop."""
 
+ERROR_TEXT_CHARS_MAX = 4_096
+"""Length of an error's message, which repeats parts of a request. Not configurable, since errors are made where no
+`Env` is."""
+ERROR_FIELD_CHARS_MAX = 1_024
+"""Length of the path and of the message of one bad field, and of the names of an error's object."""
+ERROR_FIELDS_MAX = 100
+"""Bad fields that one error lists; a caller corrects them and sees the rest. Not configurable, as above."""
+
+STEP_S_MAX = 0.02
+"""CPU time of one step of the event loop with 100,000 objects: all other work of the process waits for it, lease
+renewals too. Not configurable, since nothing enforces it at run time: `tests/meta/test_loop_steps.py` measures it."""
+
 
 def bound(default: _N, reason: str, *, metric: str, least: _N | None = None, most: _N | None = None) -> _N:
     """Declare one limit. `metric` is the name of the series to watch beside it; a set value is in `least`..`most`."""
@@ -170,6 +182,11 @@ class Limits:
     )
     operations_max: int = bound(
         100_000, "operation ids remembered; under load the window shrinks instead", metric="kedge_service_operations"
+    )
+    operation_id_chars_max: int = bound(
+        256,
+        "an operation id or decision id is stored beside each version that it writes",
+        metric="kedge_service_operations",
     )
     list_page_max: int = bound(
         10_000,

@@ -110,6 +110,7 @@ def test_functions_are_cached_by_the_two_decorators_alone() -> None:
 
 
 OF_TYPES = [
+    "api/request_text.py _members_of",  # of types of requests
     "api/types/table.py type_table",  # of nothing
     "api/validation/__init__.py _decoders",  # of types of the source, as the next four
     "api/validation/known_parts.py _strict_owners",

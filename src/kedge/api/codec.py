@@ -6,6 +6,8 @@ the version in without decoding. Nothing here interprets fields: `validation` do
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
@@ -47,15 +49,16 @@ def decode_json(body: bytes) -> Any:
     try:
         value = _DECODER.decode(body)
     except _DECODE_ERRORS as error:
-        raise _bad_body(error) from error
+        raise _bad_body(error, body) from error
     if body.count(b"{") + body.count(b"[") > OBJECT_DEPTH_MAX and containers_in(value) is None:
         raise _too_deep()
     return value
 
 
-def containers_in(value: Any, depth_max: int = OBJECT_DEPTH_MAX) -> int | None:
+def containers_in(value: Any, depth_max: int = OBJECT_DEPTH_MAX, types: tuple[type, ...] = (dict, list)) -> int | None:
     """How many objects and lists a value has, itself included; None if they nest more than `depth_max` deep."""
-    level, found = [value] if isinstance(value, dict | list) else [], 0
+    level: list[Any] = [value] if isinstance(value, types) else []
+    found = 0
     while level:
         depth_max -= 1
         if depth_max < 0:
@@ -64,8 +67,8 @@ def containers_in(value: Any, depth_max: int = OBJECT_DEPTH_MAX) -> int | None:
         level = [
             item
             for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
+            for item in (container.values() if isinstance(container, dict | Mapping) else container)
+            if isinstance(item, types)
         ]
     return found if depth_max >= 0 else None
 
@@ -75,7 +78,51 @@ def encode_json(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, UnicodeEncodeError) and (place := lone_surrogate_in(value)) is not None:
+            raise BadRequest(_not_unicode(place)) from error
         raise BadRequest(f"the object cannot be written as JSON: {error}") from error
+
+
+def lone_surrogate_in(value: Any) -> str | None:
+    """Where decoded JSON has a text that UTF-8 cannot carry: the names and indexes that lead there. None if nowhere."""
+    left: list[tuple[Any, Any]] = [(None, value)]
+    while left:
+        place, found = left.pop()
+        if isinstance(found, str):
+            if not is_unicode(found):
+                return _text_of(place)
+        elif isinstance(found, Mapping):
+            for name, item in found.items():
+                if isinstance(name, str) and not is_unicode(name):
+                    return f"a name in {_text_of(place) or 'the object'}"
+                left.append(((place, f".{name}"), item))
+        elif isinstance(found, list | tuple):
+            left.extend(((place, f"[{index}]"), item) for index, item in enumerate(found))
+    return None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can carry a text: it has no lone surrogate."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text_of(place: Any) -> str:
+    """A chain of (the part before, this part) as a path."""
+    parts = []
+    while place is not None:
+        place, part = place
+        parts.append(part)
+    return "".join(reversed(parts)).lstrip(".")
+
+
+def _not_unicode(place: str) -> str:
+    return f"{place or 'the body'} is not valid Unicode: it has a lone surrogate, which UTF-8 cannot carry"
 
 
 def encode_object(obj: Mapping[str, Any]) -> bytes:
@@ -125,7 +172,7 @@ class Draft:
             _explain_envelope(body)
             raise
         except _DECODE_ERRORS as error:
-            raise _bad_body(error) from error
+            raise _bad_body(error, body) from error
 
     def get(self, name: str) -> Any:
         """One top-level field, decoded; None if it is absent. Changes made to it are encoded."""
@@ -227,7 +274,15 @@ _CONTAINERS = frozenset({dict, list})
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, InvalidOperation, ValueError, RecursionError)
 
 
-def _bad_body(error: Exception) -> BadRequest:
+_SEARCHED_BYTES_MAX = 256 * 1024
+"""Bodies in which a lone surrogate is searched for, to name its field: the search is slower than decoding."""
+
+
+def _bad_body(error: Exception, body: bytes) -> BadRequest:
+    if isinstance(error, msgspec.MsgspecError) and len(body) <= _SEARCHED_BYTES_MAX and b"\\ud" in body.lower():
+        with contextlib.suppress(ValueError, RecursionError):
+            if (place := lone_surrogate_in(json.loads(body))) is not None:  # the json module decodes them
+                return BadRequest(_not_unicode(place))
     match error:
         case RecursionError():
             return _too_deep()

@@ -9,7 +9,7 @@ each list is merged once, and items that a patch lists repeatedly have a bound o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kedge.api.codec import OBJECT_DEPTH_MAX, containers_in
 from kedge.api.types import FieldFacts, TypeFacts, TypeTable
@@ -23,6 +23,26 @@ STRATEGIC_MERGE_REPEATS_MAX: Final = 100_000
 number and two protocols are listed so; more is a mistake or an attack, since each repeat copies the item."""
 
 
+class FieldPlace(NamedTuple):
+    """Where in the object the merge is, for errors. It is written out only there: each name of a long path would
+    otherwise be copied for each field below it."""
+
+    parent: FieldPlace | None
+    part: str
+    """A name, or an index in brackets."""
+
+    def text(self) -> str:
+        parts = []
+        place: FieldPlace | None = self
+        while place is not None:
+            parts.append(place.part if place.part.startswith("[") else f".{place.part}")
+            place = place.parent
+        return "".join(reversed(parts)).lstrip(".")
+
+
+_ROOT: Final = FieldPlace(None, "")
+
+
 def apply_strategic_merge(target: Mapping[str, Any], patch: Any, facts: TypeFacts, table: TypeTable) -> dict[str, Any]:
     """`target` with `patch` merged into it.
 
@@ -30,21 +50,21 @@ def apply_strategic_merge(target: Mapping[str, Any], patch: Any, facts: TypeFact
         Invalid: the patch is not an object, or a directive is malformed. The error names the field.
     """
     if not isinstance(patch, Mapping):
-        raise _invalid("", "a strategic merge patch is an object: send the fields that change")
-    if containers_in(patch) is None:
-        raise _invalid("", f"it is nested more than {OBJECT_DEPTH_MAX} deep: flatten it")
-    return _Merge(table).map(target, patch, facts, "")
+        raise _invalid(_ROOT, "a strategic merge patch is an object: send the fields that change")
+    if containers_in(patch, types=(Mapping, list)) is None:
+        raise _invalid(_ROOT, f"it is nested more than {OBJECT_DEPTH_MAX} deep: flatten it")
+    return _Merge(table).map(target, patch, facts, _ROOT)
 
 
 class _Merge:
-    """One patch being applied. `path` is where in the object the merge is, for errors."""
+    """One patch being applied."""
 
     def __init__(self, table: TypeTable) -> None:
         self._table = table
         self._repeated = 0
 
     def map(
-        self, target: Mapping[str, Any], patch: Mapping[str, Any], facts: TypeFacts | None, path: str
+        self, target: Mapping[str, Any], patch: Mapping[str, Any], facts: TypeFacts | None, path: FieldPlace
     ) -> dict[str, Any]:
         if _PATCH in patch:
             return _replaced(patch, path)
@@ -58,10 +78,10 @@ class _Merge:
             elif value is None:
                 merged.pop(name, None)
             else:
-                merged[name] = self._value(merged.get(name), value, _field(facts, name), _joined(path, name))
+                merged[name] = self._value(merged.get(name), value, _field(facts, name), FieldPlace(path, name))
         return merged
 
-    def _value(self, target: Any, value: Any, field: FieldFacts | None, path: str) -> Any:
+    def _value(self, target: Any, value: Any, field: FieldFacts | None, path: FieldPlace) -> Any:
         """The new value of one field that the patch sets."""
         if isinstance(value, Mapping):
             if isinstance(target, Mapping) and not (field is not None and field.replaces):
@@ -78,7 +98,7 @@ class _Merge:
 
     # -- lists -------------------------------------------------------------------------------------
 
-    def _list(self, target: list[Any], patch: list[Any], field: FieldFacts, path: str) -> list[Any]:
+    def _list(self, target: list[Any], patch: list[Any], field: FieldFacts, path: FieldPlace) -> list[Any]:
         """Merge one list that has the strategy `merge`: scalars as a set, objects by their merge key."""
         if not field.merge_key:
             merged: list[Any] = list({_scalar(item, path): item for item in [*target, *patch]}.values())
@@ -88,14 +108,14 @@ class _Merge:
         return _in_order(merged, items, kept, field.merge_key, path)
 
     def _special_items(
-        self, target: list[Any], patch: list[Any], key: str, path: str
+        self, target: list[Any], patch: list[Any], key: str, path: FieldPlace
     ) -> tuple[list[Any], list[Mapping[str, Any]]]:
         """Carry out items with `$patch`: what is left of the target, and the items that are to be merged."""
         plain: list[Mapping[str, Any]] = []
         deleted = set()
         replace = False
         for index, item in enumerate(patch):
-            place = f"{path}[{index}]"
+            place = FieldPlace(path, f"[{index}]")
             if not isinstance(item, Mapping):
                 raise _invalid(place, f"an item of this list is an object with {key}")
             match item.get(_PATCH):
@@ -111,24 +131,26 @@ class _Merge:
             return [_without_directives(item, path) for item in plain], []
         return [item for item in target if _key_value(item, key, path) not in deleted], plain
 
-    def _keyed(self, target: list[Any], patch: Sequence[Mapping[str, Any]], field: FieldFacts, path: str) -> list[Any]:
+    def _keyed(
+        self, target: list[Any], patch: Sequence[Mapping[str, Any]], field: FieldFacts, path: FieldPlace
+    ) -> list[Any]:
         merged = list(target)
         places = {_key_value(item, field.merge_key, path): index for index, item in enumerate(merged)}
         seen = set()
         for index, item in enumerate(patch):
-            value = _key_value(item, field.merge_key, f"{path}[{index}]")
+            value = _key_value(item, field.merge_key, FieldPlace(path, f"[{index}]"))
             found = places.get(value)
             if found is not None and value in seen:
-                self._count_repeat(merged[found], f"{path}[{index}]")
+                self._count_repeat(merged[found], FieldPlace(path, f"[{index}]"))
             seen.add(value)
             if found is None:
                 places[value] = len(merged)
                 merged.append(_without_directives(item, path))
             else:
-                merged[found] = self.map(merged[found], item, self._child(field), f"{path}[{found}]")
+                merged[found] = self.map(merged[found], item, self._child(field), FieldPlace(path, f"[{found}]"))
         return merged
 
-    def _count_repeat(self, item: Any, path: str) -> None:
+    def _count_repeat(self, item: Any, path: FieldPlace) -> None:
         left = [item]
         while left:
             self._repeated += 1
@@ -139,7 +161,7 @@ class _Merge:
                 left.extend(value.values() if isinstance(value, Mapping) else value)
 
     def _ordered_lists(
-        self, merged: dict[str, Any], patch: Mapping[str, Any], facts: TypeFacts | None, path: str
+        self, merged: dict[str, Any], patch: Mapping[str, Any], facts: TypeFacts | None, path: FieldPlace
     ) -> set[str]:
         """Carry out `$setElementOrder`: merge each list it names, then sort it. Returns the names of those lists."""
         done = set()
@@ -147,7 +169,7 @@ class _Merge:
             if not name.startswith(_ORDER_PREFIX):
                 continue
             listed = name.removeprefix(_ORDER_PREFIX)
-            place = _joined(path, listed)
+            place = FieldPlace(path, listed)
             field = _field(facts, listed)
             current, change = merged.get(listed), patch.get(listed)
             for each in (order, current, change):
@@ -169,10 +191,10 @@ class _Merge:
         return done
 
     def _delete_scalars(
-        self, merged: dict[str, Any], name: str, value: Any, facts: TypeFacts | None, path: str
+        self, merged: dict[str, Any], name: str, value: Any, facts: TypeFacts | None, path: FieldPlace
     ) -> None:
         """Carry out `$deleteFromPrimitiveList`. A list that is not there has nothing to delete."""
-        place = _joined(path, name)
+        place = FieldPlace(path, name)
         if not isinstance(value, list):
             raise _invalid(place, f"{_DELETE_PREFIX}{name} is a list of the values to delete")
         current = merged.get(name)
@@ -182,7 +204,7 @@ class _Merge:
             merged[name] = [item for item in current if _scalar(item, place) not in deleted]
 
 
-def _retained(target: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _retained(target: Mapping[str, Any], patch: Mapping[str, Any], path: FieldPlace) -> dict[str, Any]:
     """The fields of the target that `$retainKeys` keeps: all of them where the patch has no such directive."""
     if _RETAIN_KEYS not in patch:
         return dict(target)
@@ -192,11 +214,11 @@ def _retained(target: Mapping[str, Any], patch: Mapping[str, Any], path: str) ->
     names = set(kept)
     for name, value in patch.items():
         if value is not None and not name.startswith("$") and name not in names:
-            raise _invalid(_joined(path, name), f"the patch sets a field that its {_RETAIN_KEYS} does not list")
+            raise _invalid(FieldPlace(path, name), f"the patch sets a field that its {_RETAIN_KEYS} does not list")
     return {name: value for name, value in target.items() if name in names}
 
 
-def _replaced(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _replaced(patch: Mapping[str, Any], path: FieldPlace) -> dict[str, Any]:
     match patch[_PATCH]:
         case "replace":
             return {name: value for name, value in patch.items() if name != _PATCH}
@@ -208,7 +230,7 @@ def _replaced(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
             raise _invalid(path, f"$patch is replace or delete, not {other!r}")
 
 
-def _without_directives(value: Any, path: str) -> Any:
+def _without_directives(value: Any, path: FieldPlace) -> Any:
     """A value that is new in the object: directives carried out on nothing, and nulls dropped."""
     if isinstance(value, list):
         items = (_without_directives(item, path) for item in value if not _deletes(item))
@@ -231,7 +253,7 @@ def _deletes(item: Any) -> bool:
 # -- order ---------------------------------------------------------------------------------------------
 
 
-def _in_order(merged: list[Any], order: Sequence[Any], current: Sequence[Any], key: str, path: str) -> list[Any]:
+def _in_order(merged: list[Any], order: Sequence[Any], current: Sequence[Any], key: str, path: FieldPlace) -> list[Any]:
     """Items that `order` names in its order, the others in the order of `current`, woven as `current` had them."""
     wanted = _places(order, key, path)
     before = _places(current, key, path)
@@ -253,7 +275,7 @@ def _in_order(merged: list[Any], order: Sequence[Any], current: Sequence[Any], k
     return [*woven, *named[taken:]]
 
 
-def _check_order(patch: Sequence[Any], order: Sequence[Any], key: str, path: str) -> None:
+def _check_order(patch: Sequence[Any], order: Sequence[Any], key: str, path: FieldPlace) -> None:
     """The items of a patch stand in `$setElementOrder`, in the same order; items that delete are not in it."""
     wanted = iter(_identity(item, key, path) for item in order)
     for item in patch:
@@ -263,24 +285,24 @@ def _check_order(patch: Sequence[Any], order: Sequence[Any], key: str, path: str
             raise _invalid(path, "the patch lists items that its $setElementOrder lacks or has in another order")
 
 
-def _places(items: Iterable[Any], key: str, path: str) -> dict[Any, int]:
+def _places(items: Iterable[Any], key: str, path: FieldPlace) -> dict[Any, int]:
     places: dict[Any, int] = {}
     for index, item in enumerate(items):
         places.setdefault(_identity(item, key, path), index)
     return places
 
 
-def _identity(item: Any, key: str, path: str) -> Any:
+def _identity(item: Any, key: str, path: FieldPlace) -> Any:
     return _key_value(item, key, path) if key else _scalar(item, path)
 
 
-def _key_value(item: Any, key: str, path: str) -> Any:
+def _key_value(item: Any, key: str, path: FieldPlace) -> Any:
     if not isinstance(item, Mapping) or item.get(key) is None:
         raise _invalid(path, f"an item of this list is an object with {key}, by which items are matched")
-    return _scalar(item[key], _joined(path, key))
+    return _scalar(item[key], FieldPlace(path, key))
 
 
-def _scalar(value: Any, path: str) -> Any:
+def _scalar(value: Any, path: FieldPlace) -> Any:
     if isinstance(value, Mapping | list):
         raise _invalid(path, "must be a string, a number or a boolean")
     return (type(value).__name__, value)  # in JSON 1 and true differ, in Python they are equal
@@ -290,10 +312,7 @@ def _field(facts: TypeFacts | None, name: str) -> FieldFacts | None:
     return None if facts is None else facts.json.get(name)
 
 
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _invalid(path: str, why: str) -> Invalid:
-    message = f"the patch cannot be applied: {path + ': ' if path else ''}{why}"
-    return Invalid(message, errors=(FieldError(path or "patch", "FieldValueInvalid", why),))
+def _invalid(path: FieldPlace, why: str) -> Invalid:
+    where = path.text()
+    message = f"the patch cannot be applied: {where + ': ' if where else ''}{why}"
+    return Invalid(message, errors=(FieldError(where or "patch", "FieldValueInvalid", why),))

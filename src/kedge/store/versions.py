@@ -6,14 +6,15 @@ also reads past revisions.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from sortedcontainers import SortedList
 
-from kedge.errors import Conflict, Fenced
+from kedge.errors import Compacted, Conflict, Fenced
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import (
     Absent,
@@ -28,6 +29,9 @@ from kedge.store.contract import (
     Write,
 )
 from kedge.store.feed import Feed
+
+_UNSORTED_MAX: Final = 1_000
+"""New keys of a kind before they are sorted in: the next list, which sorts the rest, is no long step of the loop."""
 
 
 class Versions:
@@ -129,6 +133,37 @@ class Versions:
         entries = [self._newest[key] for key in keys.islice(start, start + count)]
         return Listing(entries, feed.revision, total - count)
 
+    async def list_in_slices(
+        self,
+        kind: str,
+        feed: Feed,
+        slice_max: int,
+        *,
+        namespace: str,
+        at: Revision,
+        start_after: Key | None,
+        limit: int,
+    ) -> Listing:
+        """As `list`. After each `slice_max` entries the event loop continues; all of them are at one revision."""
+        found = self.list(
+            kind, feed, namespace=namespace, at=at, start_after=start_after, limit=min(limit or slice_max, slice_max)
+        )
+        entries, remaining = found.entries, found.remaining
+        if not remaining or len(entries) == limit:
+            return found
+        entries = list(entries)
+        while remaining and len(entries) != limit:
+            await asyncio.sleep(0)
+            count = min(limit - len(entries), slice_max) if limit else slice_max
+            last = entries[-1].key
+            try:
+                part = self.list(kind, feed, namespace=namespace, at=found.revision, start_after=last, limit=count)
+            except Compacted:  # in mid-list, so history is very short: a whole list in one step is at one revision too
+                return self.list(kind, feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
+            entries += part.entries
+            remaining = part.remaining
+        return Listing(entries, found.revision, remaining)
+
     def _list_then(
         self,
         keys: SortedList[Key],
@@ -170,6 +205,8 @@ class Versions:
             if unsorted is None:
                 unsorted = self._unsorted[key.kind] = []
             unsorted.append(key)
+            if len(unsorted) >= _UNSORTED_MAX:
+                self._sorted_keys(key.kind)
 
     def _remove(self, key: Key) -> None:
         del self._newest[key]

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.api.json_values import objects, values
 
-from kedge.api.codec import OBJECT_DEPTH_MAX, same_json
+from kedge.api import patch as patch_module
+from kedge.api.block_list import BLOCK_ITEMS, BlockList
+from kedge.api.codec import OBJECT_DEPTH_MAX, encode_json, same_json
 from kedge.api.patch import (
     JSON_PATCH_MOVED_MAX,
     JSON_PATCH_OPERATIONS_MAX,
     apply_json_patch,
     apply_merge_patch,
 )
-from kedge.errors import Invalid
+from kedge.errors import Invalid, TooLarge
 
 
 def pointer(*parts: str) -> str:
@@ -228,6 +230,105 @@ def test_a_list_is_copied_once_for_all_operations(operation: dict[str, Any]) -> 
     assert list(items) == list(range(JSON_PATCH_OPERATIONS_MAX))
 
 
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[BlockList]:
+    """Every list that a patch changes."""
+    made: list[BlockList] = []
+
+    class Counted(BlockList):
+        def __init__(self, items: Any) -> None:
+            super().__init__(items)
+            made.append(self)
+
+    monkeypatch.setattr(patch_module, "BlockList", Counted)
+    return made
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "add", "path": "/list/0", "value": 1},
+        {"op": "add", "path": "/list/50000", "value": 1},
+        {"op": "remove", "path": "/list/0"},
+        {"op": "remove", "path": "/list/50000"},
+        {"op": "move", "from": "/list/0", "path": "/list/50000"},
+        {"op": "copy", "from": "/list/0", "path": "/list/0"},
+    ],
+    ids=lambda each: f"{each['op']} {each['path']}",
+)
+def test_changes_inside_a_long_list_move_few_of_its_items(counted: list[BlockList], operation: dict[str, Any]) -> None:
+    expected = list(range(100_000))
+    for _ in range(1_000):
+        index = int(operation["path"].rpartition("/")[2])
+        match operation["op"]:
+            case "add":
+                expected.insert(index, 1)
+            case "remove":
+                del expected[index]
+            case "move":
+                expected.insert(index, expected.pop(0))
+            case "copy":
+                expected.insert(index, expected[0])
+    assert apply_json_patch({"list": list(range(100_000))}, [operation] * 1_000) == {"list": expected}
+    (changed,) = counted
+    assert changed.moved <= 1_000 * 2 * (2 * BLOCK_ITEMS)  # a plain list moves 50,000,000
+
+
+@given(st.lists(st.tuples(st.sampled_from("idsg"), st.integers(0, 10**6)), max_size=60), st.integers(0, 3))
+def test_a_block_list_equals_a_list(changes: list[tuple[str, int]], blocks: int) -> None:
+    plain: list[Any] = list(range(blocks * BLOCK_ITEMS + blocks))
+    tested = BlockList(plain)
+    for change, place in changes:
+        if change == "i":
+            for _ in range(20):
+                plain.insert(place % (len(plain) + 1), place)
+                tested.insert(place % (len(tested) + 1), place)
+        elif plain and change == "d":
+            del plain[place % len(plain)]
+            del tested[place % len(tested)]
+        elif plain and change == "s":
+            plain[place % len(plain)] = -place
+            tested[place % len(tested)] = -place
+        elif plain:
+            assert tested[place % len(plain)] == plain[place % len(plain)]
+        assert len(tested) == len(plain)
+    assert list(tested) == plain
+    assert tested == plain
+    assert tested != [*plain, 1]
+
+
+def test_a_patch_is_stopped_by_the_operation_that_makes_the_object_too_large() -> None:
+    doubling = [{"op": "copy", "from": "", "path": f"/{n}"} for n in range(30)]
+    with pytest.raises(TooLarge, match=r"\[6\]: the object would have more than 10000 bytes"):
+        apply_json_patch({"a": "x" * 100}, doubling, bytes_max=10_000)
+    adds = [{"op": "add", "path": f"/{n}", "value": "x" * 1_000} for n in range(30)]
+    with pytest.raises(TooLarge, match=r"\[9\]"):
+        apply_json_patch({}, adds, bytes_max=10_000)
+
+
+@pytest.mark.parametrize("width", [1, 50])
+def test_the_size_of_a_result_is_followed_exactly_but_for_commas(width: int) -> None:
+    document = {"list": [{"a": "b" * n} for n in range(width)], "name": {"x": 1}}
+    operations = [
+        {"op": "add", "path": "/list/0", "value": {"new": [1, 2]}},
+        {"op": "remove", "path": "/list/1"},
+        {"op": "move", "from": "/name/x", "path": "/name/longer"},
+        {"op": "copy", "from": "/list", "path": "/list/-"},
+        {"op": "replace", "path": "/list/0", "value": "z"},
+        {"op": "add", "path": "/name", "value": {}},
+    ]
+    patching = patch_module._Patching(document, 10**6)
+    for index, operation in enumerate(operations):
+        patching.apply(operation, f"[{index}]")
+    size = len(encode_json(patching.plain_root()))
+    assert abs(patching._bytes - size) <= 2 * len(operations)
+
+
+def test_an_object_that_is_too_large_can_be_made_smaller() -> None:
+    shrinking: list[dict[str, Any]] = [{"op": "remove", "path": "/b"}, {"op": "replace", "path": "/a", "value": 1}]
+    assert apply_json_patch({"a": "x" * 100, "b": 1}, shrinking, bytes_max=10) == {"a": 1}
+
+
 def nested(levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
@@ -312,3 +413,16 @@ def test_a_merge_patch_that_nests_too_deep_is_refused() -> None:
     assert apply_merge_patch({}, nested(OBJECT_DEPTH_MAX)) == nested(OBJECT_DEPTH_MAX)
     with pytest.raises(Invalid, match="nested more than 100 deep"):
         apply_merge_patch({}, nested(5_000))
+
+
+@pytest.mark.parametrize("inner", [list, dict])
+def test_lists_in_a_merge_patch_count_as_depth(inner: type) -> None:
+    def made(levels: int) -> Any:
+        value: Any = 1
+        for _ in range(levels):
+            value = [value] if inner is list else {"a": value}
+        return {"b": [value]}
+
+    assert apply_merge_patch({}, made(OBJECT_DEPTH_MAX - 2)) == made(OBJECT_DEPTH_MAX - 2)
+    with pytest.raises(Invalid, match="nested more than 100 deep"):
+        apply_merge_patch({}, made(OBJECT_DEPTH_MAX - 1))

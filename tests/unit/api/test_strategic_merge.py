@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.api.strategic_merge import STRATEGIC_MERGE_REPEATS_MAX, apply_strategic_merge
+from kedge.api.strategic_merge import STRATEGIC_MERGE_REPEATS_MAX, FieldPlace, apply_strategic_merge
 from kedge.api.types import type_table
 from kedge.errors import Invalid
 
@@ -232,3 +232,21 @@ def test_a_patch_applied_twice_is_applied_once(target: list[dict[str, Any]], cha
     once = merge(containers(*target), patch)
     assert merge(once, patch) == once
     assert (target, patch) == before
+
+
+def test_the_path_of_a_field_is_written_out_only_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[FieldPlace] = []
+    text = FieldPlace.text
+
+    def counted(place: FieldPlace) -> str:
+        written.append(place)
+        return text(place)
+
+    monkeypatch.setattr(FieldPlace, "text", counted)
+    name = "long" * 1_000
+    fields = {f"f{n}": {"a": 1} for n in range(500)}
+    assert merge({"x": {name: fields}}, {"x": {name: fields}}) == {"x": {name: fields}}
+    assert not written
+    with pytest.raises(Invalid, match=rf"x\.{name}\.f0: \$patch is replace or delete"):
+        merge({"x": {name: fields}}, {"x": {name: {"f0": {"$patch": 3}}}})
+    assert len(written) == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
 from tests.kit.api_server import local_api
 from tests.kit.loops import on_loop
+from tests.kit.sample_requests import SAMPLES
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import (
@@ -19,10 +19,7 @@ from kedge.api.requests import (
     Create,
     Delete,
     DeleteOptions,
-    GangChunk,
-    GangPlace,
     Get,
-    GetOptions,
     ListOptions,
     PatchType,
     WatchOptions,
@@ -243,33 +240,6 @@ async def test_a_cancelled_request_never_leaves_its_reply_to_the_next_one() -> N
                 await transport.send(Get(Key("ConfigMap", "default", "slow")))
         await asyncio.sleep(0.15)
         assert (await transport.send(Get(Key("ConfigMap", "default", "fast")))).key.name == "fast"
-
-
-def _samples() -> list[Any]:
-    from kedge.api import requests
-
-    place = GangPlace(pod="p", pod_uid="u", node="n")
-    chunk = GangChunk(namespace="default", gang="g", size=2, deadline=datetime(2030, 1, 1, tzinfo=UTC), places=(place,))
-    pod = Key("Pod", "default", "p")
-    return [
-        requests.Get(A, GetOptions(resource_version="5")),
-        requests.GetScale(Key("Deployment.apps", "default", "d")),
-        requests.List(CONFIG_MAP, ListOptions(namespace="default", limit=3)),
-        requests.OpenWatch(CONFIG_MAP, WatchOptions(timeout_s=5)),
-        requests.Create(CONFIG_MAP, config_map(), "default"),
-        requests.Update(A, config_map()),
-        requests.Patch(A, {}),
-        requests.Delete(A),
-        requests.DeleteCollection(CONFIG_MAP, ListOptions(namespace="default")),
-        requests.Bind(Binding(pod=pod, node="n")),
-        requests.Reserve(chunk),
-        requests.Evict(pod),
-        requests.ConfirmEnded("n", "u", "p"),
-        requests.RequestToken(key=Key("ServiceAccount", "default", "default")),
-    ]
-
-
-SAMPLES = _samples()
 
 
 @on_loop

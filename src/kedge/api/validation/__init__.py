@@ -52,6 +52,7 @@ from kedge.api.wellknown import (
 )
 from kedge.errors import FieldError, Invalid
 from kedge.keys import Key
+from kedge.limits import ERROR_FIELDS_MAX
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["Checked", "check_object", "check_resize", "check_update"]
 
 
-REPORTED_FIELDS_MAX = 1000
+REPORTED_FIELDS_MAX = ERROR_FIELDS_MAX
 """Field errors in one reply. More of them have one common cause."""
 NOT_ACTED_ON = "kedge stores this field but does not act on it"
 

@@ -14,6 +14,7 @@ import msgspec
 from kedge.api.codec import parse_object
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
+from kedge.api.request_text import check_request_text
 from kedge.api.requests import (
     WRITE,
     Body,
@@ -125,6 +126,7 @@ class Client(Verbs):
 
     async def _attempt(self, carry: Callable[[_R], Coroutine[Any, Any, Reply]], request: _R) -> Reply:
         """Send a request once: within the bound on requests in flight, and past the breaker."""
+        check_request_text(request, self._env.limits)
         slots = self._slots
         if not slots.take():
             await slots.wait()

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urlencode
 import msgspec
 
 from kedge.api import http_headers
-from kedge.api.codec import encode_object, parse_object
+from kedge.api.codec import encode_json, encode_object, parse_object
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.requests import (
@@ -43,7 +43,6 @@ from kedge.errors import BadRequest, InvariantBroken
 from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 
 Headers = list[tuple[bytes, bytes]]
-_encode = msgspec.json.Encoder().encode
 _JSON = (b"Content-Type", b"application/json")
 _SPLICED = b'"metadata":{"resourceVersion":"'
 
@@ -82,7 +81,7 @@ def http_call(request: Request[Any], kinds: Registry) -> HttpCall:
             target = _object(kinds, request.key, request.subresource)
             return _with_body("PUT", target, headers, request.body, request.options)
         case Patch():
-            body = request.body if isinstance(request.body, bytes) else _encode(request.body)
+            body = request.body if isinstance(request.body, bytes) else encode_json(request.body)
             headers.append((b"Content-Type", request.patch_type.value.encode()))
             target = _object(kinds, request.key, request.subresource, **_dry(request.options))
             return HttpCall("PATCH", target, headers, body)
@@ -115,27 +114,38 @@ def _posted(request: Request[Any]) -> tuple[str, dict[str, Any]]:
 def _headers(options: RequestOptions) -> Headers:
     headers: Headers = []
     if options.acting_as:
-        headers.append((http_headers.ACTING_AS, options.acting_as.encode("latin-1")))
+        headers.append(_header(http_headers.ACTING_AS, options.acting_as, "utf-8"))
     if options.origin.operation:
-        headers.append((http_headers.OPERATION, options.origin.operation.encode("latin-1")))
+        headers.append(_header(http_headers.OPERATION, options.origin.operation))
     if options.origin.decision:
-        headers.append((http_headers.DECISION, options.origin.decision.encode("latin-1")))
+        headers.append(_header(http_headers.DECISION, options.origin.decision))
     if isinstance(options, WriteOptions):
         if options.fence is not None:
-            headers.append((http_headers.FENCE, f"{options.fence.key}@{options.fence.revision}".encode()))
+            headers.append(_header(http_headers.FENCE, f"{options.fence.key}@{options.fence.revision}"))
         if not options.recorded:
             headers.append((http_headers.UNRECORDED, b"1"))
     return headers
 
 
+def _header(name: bytes, text: str, encoding: str = "latin-1") -> tuple[bytes, bytes]:
+    """A header, in the encoding in which the server reads it."""
+    try:
+        value = text.encode(encoding)
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"the header {name.decode()} cannot carry {text!r}: use ASCII") from error
+    if not text.isprintable() and any(byte < 32 or byte == 127 for byte in value):  # a line break begins a new header
+        raise BadRequest(f"the header {name.decode()} cannot carry control characters: {text!r} has one")
+    return name, value
+
+
 def _with_body(method: str, target: str, headers: Headers, body: Body, options: WriteOptions) -> HttpCall:
-    text = body if isinstance(body, bytes) else _encode(_plain(body))
+    text = body if isinstance(body, bytes) else encode_json(_plain(body))
     query = {"fieldValidation": "Ignore", **_dry(options)}
     return HttpCall(method, f"{target}?{urlencode(query)}", [*headers, _JSON], text)
 
 
 def _with_json(method: str, target: str, headers: Headers, body: Mapping[str, Any]) -> HttpCall:
-    return HttpCall(method, target, [*headers, _JSON], _encode(body))
+    return HttpCall(method, target, [*headers, _JSON], encode_json(body))
 
 
 def _plain(body: Mapping[str, Any]) -> dict[str, Any]:

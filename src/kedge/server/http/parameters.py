@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
@@ -42,11 +42,22 @@ def parse_query(query: bytes) -> Query:
             query.decode("ascii"), keep_blank_values=True, max_num_fields=_PARAMETERS_MAX, errors="strict"
         )
     except ValueError as error:
-        raise BadRequest(f"the query cannot be read: {error}") from error
+        raise BadRequest(f"the query cannot be read: {_unreadable(query)}{error}") from error
     found: dict[str, str] = {}
     for name, value in pairs:
         found.setdefault(name, value)
     return MappingProxyType(found)
+
+
+def _unreadable(query: bytes) -> str:
+    """The parameter that is not UTF-8, for the error; empty if none is."""
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        try:
+            unquote_to_bytes(name).decode(), unquote_to_bytes(value).decode()
+        except UnicodeDecodeError:
+            return f"{name.decode('latin-1')}: "
+    return ""
 
 
 def flag(query: Query, name: str) -> bool | None:

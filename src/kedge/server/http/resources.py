@@ -395,7 +395,7 @@ class _Call:
         for _ in range(self._resources.env.limits.proof_attempts_max):
             found: Object = await self._send(Get(request.key))
             shown = decode_json(version.object(found).json())
-            body = version.stored_body(patched(shown, request))
+            body = version.stored_body(patched(shown, request, self._resources.env.limits))
             try:
                 written: Written = await self._send(Update(request.key, body, "", request.options))
                 return written

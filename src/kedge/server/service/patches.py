@@ -11,17 +11,18 @@ from kedge.api.requests import Patch, PatchType
 from kedge.api.strategic_merge import apply_strategic_merge
 from kedge.api.types import type_table
 from kedge.errors import BadRequest, UnsupportedMediaType
+from kedge.limits import Limits
 
 Document = dict[str, Any]
 
 
-def patched(document: Document, request: Patch) -> Document:
+def patched(document: Document, request: Patch, limits: Limits) -> Document:
     """`document` with the patch of a request applied: plain JSON, whatever the body is made of."""
     change_body = decode_json(request.body if isinstance(request.body, bytes) else encode_json(request.body))
     if request.patch_type is PatchType.JSON:
         if not isinstance(change_body, list):
             raise BadRequest("a JSON patch is a list of operations")
-        result = apply_json_patch(document, change_body)
+        result = apply_json_patch(document, change_body, bytes_max=limits.commit_bytes_max)
     else:
         if not isinstance(change_body, dict):
             raise BadRequest("a merge patch is an object")

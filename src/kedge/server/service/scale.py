@@ -46,7 +46,7 @@ async def patch_scale(core: Core, request: Patch) -> Written:
 
     def edit(now: Document) -> Document:
         workload = Object(kind, key, encode_object(now), revision=int(now["metadata"]["resourceVersion"]))
-        return _scaled(now, key, patched(scale_of(workload), request))
+        return _scaled(now, key, patched(scale_of(workload), request, core.env.limits))
 
     return await change(core, request, edit, "")
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kedge.api.access import Caller
 from kedge.api.kinds import KINDS, Registry
 from kedge.api.objects import Object
+from kedge.api.request_text import check_request_text
 from kedge.api.requests import (
     Bind,
     ConfirmEnded,
@@ -35,7 +36,7 @@ from kedge.api.requests import (
 )
 from kedge.api.verbs import Verbs
 from kedge.env import Env
-from kedge.errors import MethodNotAllowed, OperatingError
+from kedge.errors import BadRequest, MethodNotAllowed, OperatingError
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.observe.recording.recorder import Recorder
 from kedge.server.service import (
@@ -70,6 +71,8 @@ from kedge.store import Store
 from kedge.store.backup import Exporter, StoreExport
 from kedge.store.encryption import RotationResult, ValueCipher, rotate
 
+_R = TypeVar("_R", bound=Request[Any])
+_T = TypeVar("_T")
 _UPDATES: Final = {"scale": scale.update_scale, "approval": approvals.update_approval}
 _PATCHES: Final = {"scale": scale.patch_scale, "approval": approvals.patch_approval}
 """Subresources whose object is not that of the kind, or only a part of it."""
@@ -81,6 +84,10 @@ def _update(core: Core, request: Update) -> Coroutine[Any, Any, Written]:
 
 def _patch(core: Core, request: Patch) -> Coroutine[Any, Any, Written]:
     return _PATCHES.get(request.subresource, writes.patch)(core, request)
+
+
+async def _raise(error: BadRequest) -> Any:
+    raise error
 
 
 HANDLERS: Final[dict[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, Any, Any]]]] = {
@@ -173,7 +180,7 @@ class Service(Verbs):
         return account_tokens.identify(self._core, token, audiences)
 
     def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]:
-        return HANDLERS[type(request)](self._core, request)
+        return self._checked(HANDLERS[type(request)], request)
 
     def get_nowait(self, key: Key) -> Object | None:
         """As `send` of a get, without suspending; None if this read must be awaited: call `send`."""
@@ -181,14 +188,22 @@ class Service(Verbs):
 
     def list_stored(self, request: List) -> Coroutine[Any, Any, reads.StoredList]:
         """As `send` of a list without selectors, with the stored versions: for transports that splice their bytes."""
-        return reads.list_stored(self._core, request)
+        return self._checked(reads.list_stored, request)
 
     def open_watch(self, request: OpenWatch) -> Coroutine[Any, Any, AsyncGenerator[WatchEvent, None]]:
-        return watches.watch(self._core, request)
+        return self._checked(watches.watch, request)
 
     def open_event_stream(self, request: OpenWatch) -> Coroutine[Any, Any, watches.EventStream]:
         """As `open_watch`, with the events of one moment in one batch: for transports that send them in one message."""
-        return watches.watch_batches(self._core, request)
+        return self._checked(watches.watch_batches, request)
+
+    def _checked(self, handler: Callable[[Core, _R], Coroutine[Any, Any, _T]], request: _R) -> Coroutine[Any, Any, _T]:
+        """Handle a request whose texts are sound. As every error, that of others is raised when it is awaited."""
+        try:
+            check_request_text(request, self._core.env.limits)
+        except BadRequest as error:
+            return _raise(error)
+        return handler(self._core, request)
 
     def version_origin(self, key: Key, revision: Revision = NO_REVISION) -> Coroutine[Any, Any, VersionOrigin]:
         """The write behind the version of an object at a revision, or the newest. Raises `NotFound`, `Compacted`."""

@@ -245,7 +245,7 @@ async def update(core: Core, request: Update) -> Written:
 
 
 async def patch(core: Core, request: Patch) -> Written:
-    return await change(core, request, lambda now: patched(now, request), request.subresource)
+    return await change(core, request, lambda now: patched(now, request, core.env.limits), request.subresource)
 
 
 async def change(core: Core, request: Update | Patch, edit: Edit, subresource: str, *, version: Any = None) -> Written:

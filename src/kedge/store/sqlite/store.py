@@ -393,7 +393,10 @@ class SqliteStore:
         self._check_open()
         if at > self._feed.revision:
             await self._feed.wait_reached(at)
-        return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
+        slice_max = self._limits.list_page_max
+        return await self._versions.list_in_slices(
+            kind, self._feed, slice_max, namespace=namespace, at=at, start_after=start_after, limit=limit
+        )
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         self._check_open()

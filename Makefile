@@ -36,7 +36,7 @@ test-pythons: venv
 	JOBS=$(JOBS) $(BIN)/python -m tests.pythons
 
 torture: venv
-	KEDGE_TORTURE_ROUNDS=20 $(BIN)/pytest -s -m slow tests/e2e/test_torture.py tests/e2e/test_server_kills.py
+	$(BIN)/python -m tests.torture
 
 soak: venv
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m soak

@@ -1,23 +1,30 @@
-"""The load that the SQLite torture test kills: writers whose objects show every partial commit."""
+"""The load of the SQLite torture tests: writers whose objects show every partial commit; and checks of its files."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Protocol
 
 from kedge.env import system_env
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Entry, Put, Write
+from kedge.store.contract import Absent, AtRevision, Change, Check, DeleteKey, Entry, Put, Write
 from kedge.store.sqlite import SqliteStore
 
 WRITERS = 12
 LIMITS = replace(Limits(), compact_every_s=0.01, history_s=0.03, compact_rows_max=25, wal_pages_max=40, sync_ops_max=40)
 """Frequent compactions and checkpoints, and several syncs for waiting commits."""
+
+
+class Sends(Protocol):
+    """Takes the report of each acknowledged commit."""
+
+    def send_bytes(self, report: bytes, /) -> None: ...
 
 
 def key(writer: int, name: str) -> Key:
@@ -46,12 +53,12 @@ def counters(entries: Mapping[Key, Entry]) -> dict[tuple[int, str], int]:
     return found
 
 
-def run_load(path: Path, seed: str, send: Connection) -> None:
+def run_load(path: Path, seed: str, send: Sends) -> None:
     """Write until killed, and report each acknowledged commit."""
     asyncio.run(_load(path, seed, send))
 
 
-async def _load(path: Path, seed: str, send: Connection) -> None:
+async def _load(path: Path, seed: str, send: Sends) -> None:
     store = await SqliteStore.open(path, system_env(limits=LIMITS))
     rng = random.Random(seed)
     entries = {e.key: e for kind in ("Thing", "Other") for e in (await store.list(kind)).entries}
@@ -88,3 +95,50 @@ async def _load(path: Path, seed: str, send: Connection) -> None:
                 await asyncio.sleep(rng.random() * 0.01)
 
     await asyncio.gather(*(write(writer) for writer in range(WRITERS)))
+
+
+async def check_history(store: SqliteStore, found: dict[Key, Entry]) -> None:
+    """Replaying history gives the current objects."""
+    begin, end = store.statistics().compacted, await store.revision()
+    state = (
+        {e.key: e for kind in ("Thing", "Other") for e in (await store.list(kind, at=begin)).entries} if begin else {}
+    )
+    watch = await store.watch("", after=begin)
+    changes: list[Change] = []
+    while watch.revision < end:
+        watch.request_progress()
+        changes.extend((await watch.__anext__()).changes)
+    assert [c.revision for c in changes] == sorted(c.revision for c in changes)
+    for change in changes:
+        if change.entry is None:
+            del state[change.key]
+        else:
+            state[change.key] = change.entry
+    assert state == found
+
+
+def check_rows(path: Path, found: dict[Key, Entry], *, whole: bool) -> None:
+    """The rows, read with plain SQLite, give the current objects."""
+    db = sqlite3.connect(path)
+    try:
+        state: dict[Key, tuple[bytes, int, int]] = {}
+        for id_, kind, namespace, name, created, value in db.execute(
+            "SELECT id, kind, namespace, name, created, value FROM versions ORDER BY id"
+        ):
+            state.pop(Key(kind, namespace, name), None)
+            if value is not None:
+                state[Key(kind, namespace, name)] = (value, created, id_ >> 10)
+        assert state == {each: (e.value, e.created, e.modified) for each, e in found.items()}
+        facts = dict(db.execute("SELECT name, value FROM facts").fetchall())
+        assert facts["swept"] >> 10 <= facts["compacted"]
+        stale = db.execute(
+            "SELECT count(*) FROM versions old JOIN versions new"
+            " ON old.kind = new.kind AND old.namespace = new.namespace AND old.name = new.name AND old.id < new.id"
+            " WHERE new.id <= ?",
+            (facts["swept"],),
+        ).fetchone()
+        assert stale == (0,), f"{stale[0]} obsolete rows are still there"
+        if whole:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    finally:
+        db.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.torture_cluster import POD, WEB, TortureCluster, Writer, check_complete
 from tests.e2e.up_cluster import up_cluster
+from tests.torture.counts import report
 
 from kedge.api.requests import ListOptions
 from kedge.cli.live_history import HistoryRecorder
@@ -97,7 +98,7 @@ def test_a_server_is_killed_in_the_middle_of_rollouts_and_its_history_breaks_no_
             commits = await recorder.stop()
             check_complete(commits, writer.acknowledged)
             assert judge_history(start, commits) == []
-            print(f"{KILLS} kills, each in the middle of a rollout")
-            print(f"{len(writer.acknowledged)} acknowledged, {len(commits)} commits judged")
+            report("rollouts", kills=KILLS, operations=len(commits), acknowledged=len(writer.acknowledged),
+                   unknown=writer.unknown, lost=0, violations=0)  # fmt: skip
 
     asyncio.run(run())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.torture_cluster import TortureCluster, Writer, check_complete, torture_cluster
+from tests.torture.counts import report
 
 from kedge.cli.live_history import HistoryRecorder
 from kedge.env import system_env
@@ -84,7 +85,9 @@ def test_any_one_of_each_is_killed_or_cut_off_while_a_workload_rolls(tmp_path: P
             check_complete(commits, writer.acknowledged)
             assert judge_history(start, commits) == []
             assert 2 * rolling >= len(order), f"only {rolling} of {len(order)} faults were in the middle of a rollout"
-            print(f"{len(writer.acknowledged)} acknowledged, {writer.unknown} unknown, {writer.failed} not made")
+            parts, members = sum(fault in cluster.parts for fault in order), order.count("etcd member")
+            report("cluster", kills=parts, etcd_kills=members, operations=len(commits),
+                   acknowledged=len(writer.acknowledged), unknown=writer.unknown, lost=0, violations=0)  # fmt: skip
             print(f"{len(commits)} commits judged, {rolling} of {len(order)} faults in the middle of a rollout")
 
     asyncio.run(run())

@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz --requests N [--seed S]`: fuzz a `kedge server` over HTTPS, and print counts by status.
+"""`python -m tests.fuzz --requests N [--seed S]`: fuzz a `kedge server` over HTTPS, and print counts by status; then
+`kedge.client`, in process and over HTTP, with counts by error.
 
 Inputs that break something are written to the corpus, where the tests find them.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.fuzz.client_runs import TRANSPORTS, fuzz_client, keep
 from tests.fuzz.openapi import fuzz_openapi
 from tests.fuzz.peer import Peer, Tally
 from tests.fuzz.runs import CORPUS, check_nothing_half_written, delete_created, fuzz_raw, fuzz_requests, prepare
@@ -91,6 +93,19 @@ async def fuzz(server: ServerProcess, wanted: int, seed: int) -> Tally:
     return peer.tally
 
 
+def fuzz_clients(examples: int, seed: int) -> bool:
+    """Fuzz `kedge.client` on every transport. Returns whether something broke."""
+    broken = False
+    for kind in TRANSPORTS:
+        tally = fuzz_client(kind, examples, seed)
+        counts = ", ".join(f"{name} {count:,}" for name, count in sorted(tally.outcomes.items()))
+        print(f"client, {kind}: {sum(tally.outcomes.values()):,} calls: {counts}")
+        for text, call in zip(tally.faults, tally.broken, strict=True):
+            print(f"{keep(call).name}: {text}", file=sys.stderr)
+        broken = broken or bool(tally.faults)
+    return broken
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--requests", type=int, default=20_000)
@@ -123,7 +138,8 @@ def main() -> int:
     tracebacks = log.count("Traceback")
     if tracebacks:
         print(f"the server logged {tracebacks} tracebacks:\n{log[-5_000:]}", file=sys.stderr)
-    return int(bool(tracebacks or used_mb > MEMORY_MB_MAX or any(tally.faults for tally in tallies)))
+    clients_broken = fuzz_clients(max(100, asked.requests // 10), asked.seed)
+    return int(bool(clients_broken or tracebacks or used_mb > MEMORY_MB_MAX or any(tally.faults for tally in tallies)))
 
 
 if __name__ == "__main__":

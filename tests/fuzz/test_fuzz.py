@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.__main__ import WARM_REPLIES, MemoryGrowth, admin_certificate
+from tests.fuzz.client_runs import TRANSPORTS, client_corpus, fuzz_client, fuzzed_client
 from tests.fuzz.openapi import fuzz_openapi
 from tests.fuzz.peer import Peer
 from tests.fuzz.raw_cases import LAST, RawCase, smuggling_cases, table_cases
@@ -134,3 +135,21 @@ async def test_the_objects_of_a_round_are_deleted_after_it() -> None:
         left = (await store.list("ConfigMap")).entries
         assert not left
         assert not (await store.list("Node")).entries
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("name", "call"), client_corpus(), ids=[name for name, _ in client_corpus()])
+@on_loop
+async def test_every_call_that_ever_broke_a_client_is_answered_now(
+    name: str, call: dict[str, Any], transport: str
+) -> None:
+    async with fuzzed_client(transport) as client:
+        await client.send(call)
+        assert not client.tally.faults, f"{name}: {client.tally.faults}"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_hostile_calls_of_a_client_raise_only_declared_errors(transport: str) -> None:
+    tally = fuzz_client(transport, 150, 1)
+    assert not tally.faults, tally.faults
+    assert len(tally.outcomes) > 3, "the calls hardly differ: the test is void"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
@@ -44,6 +45,7 @@ from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 
 Headers = list[tuple[bytes, bytes]]
 _JSON = (b"Content-Type", b"application/json")
+_HEADER_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _SPLICED = b'"metadata":{"resourceVersion":"'
 
 
@@ -60,7 +62,24 @@ class HttpCall(NamedTuple):
 
 
 def http_call(request: Request[Any], kinds: Registry) -> HttpCall:
-    """How a request is sent."""
+    """How a request is sent.
+
+    Raises:
+        BadRequest: it has a value that JSON, a URL or a header cannot carry. Nothing was sent.
+    """
+    try:
+        call = _http_call(request, kinds)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadRequest(
+            f"the request cannot be sent, because a part of it has no HTTP form: {str(error)!a}"
+        ) from error
+    for name, value in call.headers:
+        if not _HEADER_VALUE.fullmatch(value):
+            raise BadRequest(f"the value of the header {name.decode()} has control characters: leave them out")
+    return call
+
+
+def _http_call(request: Request[Any], kinds: Registry) -> HttpCall:
     headers = _headers(request.options)
     headers.append((http_headers.ORIGINS, b"1"))
     match request:

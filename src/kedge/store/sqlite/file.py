@@ -271,9 +271,10 @@ def load(
     """Read the log once: publish the changes after `compacted`, and return the newest versions.
 
     Raises:
-        ValueError: a version is not as it was written.
+        ValueError: a version is not as it was written, or one that it replaced is missing.
     """
     newest: dict[Key, Entry] = {}
+    swept = read_facts(db).swept
     revision, changes = NO_REVISION, list[Change]()
     for row in db.execute(READ_ROWS):
         if not is_sound(row):
@@ -289,7 +290,11 @@ def load(
         if before is not None:
             key = before.key
             if before.modified != previous:
+                if before.modified != -previous:
+                    raise ValueError(not_replaced(key, at, previous, before.modified))
                 before = None  # the version between was `latest_only` and is deleted
+        elif previous > 0 and id_ > swept:
+            raise ValueError(not_replaced(key, at, previous, NO_REVISION))
         if cipher is not None and value is not None:
             value = cipher.open(key, value)
         origin = origin_of(operation, decision, caller, groups)
@@ -308,6 +313,12 @@ def not_sound(row: Sequence[Any]) -> str:
     id_, kind, namespace, name = row[:4]
     where = f"revision {id_ >> SEQ_BITS}" if isinstance(id_, int) else f"id {id_!r}"
     return f"the version of {kind}/{namespace}/{name} at {where} does not have its checksum"
+
+
+def not_replaced(key: Key, at: Revision, previous: Revision, found: Revision) -> str:
+    """The finding for a version whose predecessor is not the one that it replaced: a page between them is older."""
+    wanted = f"revision {abs(previous)}" if previous else "no version"
+    return f"the version of {key} at revision {at} replaced {wanted}, and the file has {found or 'none'} before it"
 
 
 async def write_backup(

@@ -57,6 +57,7 @@ bench: venv
 	$(BIN)/python -m benchmarks.observe
 	$(BIN)/python -m benchmarks.cluster
 	$(BIN)/python -m benchmarks.http
+	$(BIN)/python -m benchmarks.rewind
 	for shape in basic spread node-affinity anti-affinity affinity unschedulable churn preemption gang; do \
 		$(BIN)/python -m benchmarks.scheduler --shape $$shape || exit 1; done
 

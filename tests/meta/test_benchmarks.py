@@ -34,6 +34,7 @@ KEYS = {
         "clone_to_ready_s", "help_cpu_ms", "idle_cpu_percent", "idle_memory_mb", "kill_to_ready_s", "pods_per_second",
         "bare_loop_per_second", "supervisord_per_second", "many_pods_ready_s",
     },
+    "rewind": {"page_first_view_s", "page_frame_ms_p95"},
     "scheduler": {"shape", "pods_per_second", "p50_ms", "p99_ms", "decisions_per_second"},
 }  # fmt: skip
 

@@ -51,6 +51,7 @@ VERBS = {
     "timeline": "Print the changes of an object and of everything it owns.",
     "token": "Create, list and delete bearer tokens.",
     "top": "Print the usage of nodes and pods.",
+    "ui": "Show a recording in a browser: time, place, beliefs and decisions.",
     "uncordon": "Let nodes have new pods again.",
     "up": "Run a whole cluster here, with real processes.",
     "wait": "Wait until objects fulfil a condition.",

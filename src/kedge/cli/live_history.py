@@ -7,7 +7,7 @@ broke, so a history has no gaps: if the server no longer has what is missing, re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -60,11 +60,15 @@ class HistoryRecorder:
         try:
             await self.catch_up(within_s=within_s)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+            await self.abandon()
         return self.commits
+
+    async def abandon(self) -> None:
+        """End without waiting for commits that are on the way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
 
     async def catch_up(self, *, within_s: float = 30.0) -> None:
         """Wait until every commit made before this call is received; `stop` raises the same errors."""
@@ -83,6 +87,14 @@ class HistoryRecorder:
             late = min(self._reached, key=lambda kind: self._reached[kind])
             wanted = f"not {newest}" if newest is not None else "and the server does not answer"
             raise Unavailable(f"{late} is recorded up to {self._reached[late]}, {wanted}: try again") from None
+
+    def so_far(self) -> list[CommitRecord]:
+        """Every commit received so far. The newest may lack objects whose watches are behind."""
+        return [*self.commits, *(_commit(revision, *self._pending[revision]) for revision in sorted(self._pending))]
+
+    def failed(self) -> bool:
+        """Whether a watch has ended: the history has a gap from there on."""
+        return any(task.done() for task in self._tasks)
 
     async def _follow(self, kind: Kind) -> None:
         while True:
@@ -115,7 +127,10 @@ class HistoryRecorder:
         """Append the commits that every watch has passed."""
         passed = min(self._reached.values())
         for revision in sorted(each for each in self._pending if each <= passed):
-            at, changes = self._pending.pop(revision)
-            written = tuple(each for each in changes.values() if each is not None)
-            deleted = tuple(key for key, each in changes.items() if each is None)
-            self.commits.append(CommitRecord(revision, at, written, deleted))
+            self.commits.append(_commit(revision, *self._pending.pop(revision)))
+
+
+def _commit(revision: Revision, at: datetime, changes: Mapping[Key, Object | None]) -> CommitRecord:
+    written = tuple(each for each in changes.values() if each is not None)
+    deleted = tuple(key for key, each in changes.items() if each is None)
+    return CommitRecord(revision, at, written, deleted)

@@ -33,6 +33,7 @@ from kedge.cli.incidents.servers import OwnIncidents
 from kedge.cli.joining.serving_certificate import ServingCertificate
 from kedge.cli.live_faults.fault_socket import FaultSocket
 from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
+from kedge.cli.live_page import LivePage
 from kedge.cli.server import ServerIdentity, client_host, ensure_identity, start_https, url_of
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, INCIDENTS, folder_lock
 from kedge.cli.store_options import StoreChoice
@@ -50,6 +51,7 @@ from kedge.server.audit import Auditor
 from kedge.server.http.server import ApiServer
 from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
+from kedge.ui.page_mount import PageMount
 
 _log = logging.getLogger("kedge.cli")
 _WINDOW_S = 3600.0
@@ -135,12 +137,12 @@ async def local_cluster(
         bound = await start_https(server, identity, host, port)
         inner = direct(caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
-        server.handler.incidents = folder = IncidentFolder(state / INCIDENTS, env)
-        incidents = OwnIncidents(folder)
+        incidents = OwnIncidents(IncidentFolder(state / INCIDENTS, env))
+        server.handler.incidents = incidents.folder
         plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans, incidents=incidents)
-        service.record_to(plane.recorder)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"))
+        tasks.append(_serve_page(server, LivePage(client, plane, service, env, url_of(host, bound)), env))
         access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
@@ -166,7 +168,13 @@ async def local_cluster(
         locks.close()
 
 
+def _serve_page(server: ApiServer, page: LivePage, env: Env) -> asyncio.Task[Any]:
+    server.handler.page = PageMount(page, env)
+    return env.spawn(page.run(), name="page")
+
+
 def _spawn_parts(env: Env, service: Service, plane: ControlPlane, history: IncidentHistory) -> list[asyncio.Task[Any]]:
+    service.record_to(plane.recorder)
     return [
         env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"),
         env.spawn(history.run(), name="history for incidents"),

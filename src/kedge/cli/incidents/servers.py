@@ -16,16 +16,16 @@ class OwnIncidents:
     """The folder of the server in this process."""
 
     def __init__(self, folder: IncidentFolder) -> None:
-        self._folder = folder
+        self.folder = folder
 
     async def begin(self, incident: str, process: str) -> None:
-        self._folder.begin(incident, process)
+        self.folder.begin(incident, process)
 
     async def append(self, incident: str, process: str, part: str, at: int, data: bytes) -> int:
-        return self._folder.append(incident, process, part, at, data)
+        return self.folder.append(incident, process, part, at, data)
 
     async def end(self, incident: str, process: str) -> None:
-        self._folder.end(incident, process)
+        self.folder.end(incident, process)
 
 
 class RemoteIncidents:

@@ -23,7 +23,7 @@ from kedge.observe.readers.object_history import is_about, with_dependents
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.timeline import COMMITTED, REFUSED, REQUESTED, UNSCHEDULABLE, TimelineEntry, timeline
 from kedge.observe.readers.why.evidence import RecordedWrite, recorded_writes
-from kedge.observe.records import CommitRecord, Decision, StoreState
+from kedge.observe.records import CommitRecord, Decision, OutsideEvent, StoreState
 
 TIMELINE_KIND: Final = "Timeline"
 PEOPLE, FAULTS, OUTSIDE = "people", "faults", "outside"
@@ -84,6 +84,8 @@ class LaneEntry:
     mark: EntryMark = EntryMark.NONE
     count: int = 1
     """How many attempts with the same outcome it stands for."""
+    is_condition: bool = False
+    """It is a change of a condition."""
 
     def document(self) -> dict[str, Any]:
         cause = self.cause
@@ -177,6 +179,18 @@ def object_timeline(
     )
 
 
+def lane_entries(recording: Recording) -> list[LaneEntry]:
+    """Every line of a whole recording, in order of revision; decisions that their own commits show are left out."""
+    outside = [each for each in recording.outside if not _only_looks(each)]
+    lines = [each for each in timeline(replace(recording, outside=outside)) if not each.is_repeated]
+    nodes = _nodes(recording)
+    return _folded([_lane_entry(each, {}, nodes) for each in _by_revision(lines)])
+
+
+def _only_looks(event: OutsideEvent) -> bool:
+    return event.kind in _VERDICTS or event.text.startswith(_NO_ACTIONS)
+
+
 def about_object(key: Key, recording: Recording) -> Recording:
     """The part of a recording about one object and everything it owns, with every event from outside."""
     versions: list[Object] = [each for state in recording.states for each in state.objects]
@@ -194,9 +208,7 @@ def about_object(key: Key, recording: Recording) -> Recording:
     ]
     uids = {each.uid for each in versions if each.key in wanted}
     decisions = [each for each in recording.decisions if is_about(each, wanted, uids)]
-    outside = [
-        each for each in recording.outside if each.kind not in _VERDICTS and not each.text.startswith(_NO_ACTIONS)
-    ]
+    outside = [each for each in recording.outside if not _only_looks(each)]
     shown = {each.revision for each in commits}
     audited = tuple(unshown(recording.audited, wanted, shown, decisions))
     return Recording(states=states, commits=commits, decisions=decisions, outside=outside, audited=audited)
@@ -331,6 +343,7 @@ def _lane_entry(line: TimelineEntry, causes: Mapping[str, CauseLink], nodes: fro
         causes.get(line.decision),
         mark,
         line.count,
+        line.is_condition,
     )
 
 

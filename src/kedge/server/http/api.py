@@ -32,6 +32,7 @@ from kedge.server.http.incidents import INCIDENTS_PREFIX, serve_incidents
 from kedge.server.http.negotiation import wants_aggregated_discovery
 from kedge.server.http.openapi import OpenApi
 from kedge.server.http.origins import ORIGINS_PREFIX, serve_origin
+from kedge.server.http.page_hook import LINK_PATH, PAGE_PREFIX, MountedPage, answer_link
 from kedge.server.http.parameters import parse_query
 from kedge.server.http.plain_gets import PlainGet
 from kedge.server.http.pod_streams import PodStreams, is_stream
@@ -82,6 +83,8 @@ class ApiHandler:
         """Certificate of the cluster's authority; empty on a server without one."""
         self.incidents: IncidentFolder | None = None
         """Where processes send their records of incidents; None on a server without a folder for them."""
+        self.page: MountedPage | None = None
+        """The page below `/ui/`; None on a server without one."""
         self.flow = FlowControl(env)
         self._resources = Resources(service, env)
         self._reviews = Reviews(service, env)
@@ -216,7 +219,7 @@ class ApiHandler:
         path = request.path
         if await self._answered_openly(path, request, exchange):
             return
-        shown = self._authenticator.caller(request)
+        shown = self._page_caller(request) or self._authenticator.caller(request)
         if shown is None:
             shown = await self._authenticator.token_caller(request, self._service, self._env)
         caller = self._acting(shown, request, exchange)
@@ -247,8 +250,21 @@ class ApiHandler:
         if exchange.seat is not None:
             exchange.seat.leave(exchange.streamed_bytes if exchange.ended else None)
 
+    def _page_caller(self, request: HttpRequest) -> Caller | None:
+        """The user of the page. A cookie counts for the page alone: no other path takes one."""
+        return self.page.caller_of(request) if self.page is not None and self._is_page(request.path) else None
+
+    def _is_page(self, path: bytes) -> bool:
+        return self.page is not None and path.startswith(PAGE_PREFIX) and path != LINK_PATH.encode()
+
     async def _answer_path(self, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
         path = request.path
+        if self.page is not None and path.startswith(PAGE_PREFIX):
+            if self._is_page(path):
+                await self.page.answer(request, exchange)
+            else:
+                answer_link(self.page, request, exchange, caller)
+            return
         if path.startswith(ORIGINS_PREFIX):
             await serve_origin(self._service, self._resources, request, exchange, caller)
             return
@@ -283,6 +299,8 @@ class ApiHandler:
             await self._health(request, exchange)
         elif path == AUTHORITY_PATH and self.authority_pem:
             exchange.respond(200, _encode({"authority": self.authority_pem}))
+        elif self.page is not None and self._is_page(path) and self.page.caller_of(request) is None:
+            await self.page.answer(request, exchange)
         else:
             return False
         return True

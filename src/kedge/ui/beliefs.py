@@ -1,0 +1,290 @@
+"""The belief document: the content of a component's caches at one point beside the committed state. Pure.
+
+A received log has no times. A decision records the place that each cache had reached when it began, so the content of
+a cache is known at those moments. Between two of them an entry of the log may have arrived or not: only an entry of a
+revision that the store had not reached has certainly not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kedge.api.objects import Object
+from kedge.api.wellknown import LEASE_KIND
+from kedge.errors import NotFound
+from kedge.keys import Key, Revision
+from kedge.observe.records import CacheMark, Decision, ReceivedPart
+from kedge.ui.differences import field_differences
+from kedge.ui.history import Point, RecordedHistory
+
+BELIEF_KIND: Final = "Belief"
+ROWS_MAX: Final = 200
+"""Objects that are listed for one cache; the others are counted."""
+OLDER, MISSING, GONE = "older", "missing", "gone"
+"""The cache has an older version; it lacks the object; it has an object that was deleted."""
+
+
+_Arrivals = dict[Key, Revision]
+
+
+class KnownPlace(NamedTuple):
+    """The place of a cache when a decision began."""
+
+    t: int
+    mark: CacheMark
+    decision: str
+
+
+class CachedComponent:
+    """A process with its caches: pieces of their received logs, and the moments at which their places are known."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.deciders: set[str] = set()
+        self.controllers: set[str] = set()
+        self._pieces: dict[str, list[ReceivedPart]] = {}
+        self._known: dict[str, list[KnownPlace]] = {}
+
+    @property
+    def caches(self) -> list[str]:
+        return sorted(self._pieces)
+
+    def add_part(self, part: ReceivedPart) -> None:
+        self.deciders.update(part.deciders)
+        pieces = self._pieces.setdefault(part.cache, [])
+        if not part.continues:
+            pieces.append(part)
+        elif pieces and pieces[-1].place + len(pieces[-1].entries) == part.place:
+            pieces[-1] = pieces[-1]._replace(entries=(*pieces[-1].entries, *part.entries))
+
+    def add_decision(self, decision: Decision, t: int) -> None:
+        """Decisions come in the order in which they began."""
+        self.controllers.add(decision.controller)
+        for mark in decision.marks:
+            self._known.setdefault(mark.cache, []).append(KnownPlace(t, mark, decision.id))
+
+    def known_at(self, cache: str, t: int) -> tuple[KnownPlace | None, KnownPlace | None]:
+        """The last moment until `t` at which the place of a cache is known, and the next one."""
+        known = self._known.get(cache, [])
+        place = bisect_right(known, t, key=lambda each: each.t)
+        return (known[place - 1] if place else None), (known[place] if place < len(known) else None)
+
+    def content(self, cache: str, place: int) -> dict[Key, Object] | None:
+        """The objects in a cache at a place; None if the records do not have it."""
+        for piece in self._pieces.get(cache, ()):
+            if piece.place <= place <= piece.place + len(piece.entries):
+                held = {each.key: each for each in piece.base}
+                for entry in piece.entries:
+                    if entry.place > place:
+                        break
+                    for change in entry.changes:
+                        if change.new is None:
+                            held.pop(change.key, None)
+                        else:
+                            held[change.key] = change.new
+                return held
+        return None
+
+    def maybe_arrived(self, cache: str, known: KnownPlace, later: KnownPlace | None, revision: Revision) -> _Arrivals:
+        """The newest version of each object that may have arrived after a known place, when the store was at
+        `revision`.
+
+        Entries arrive in order: nothing after the first entry of a later revision has arrived.
+        """
+        found: _Arrivals = {}
+        last = later.mark.place if later is not None else None
+        for piece in self._pieces.get(cache, ()):
+            if not piece.place <= known.mark.place <= piece.place + len(piece.entries):
+                continue
+            for entry in piece.entries[known.mark.place - piece.place :]:
+                if entry.revision > revision or (last is not None and entry.place > last):
+                    break
+                found.update((change.key, change.revision) for change in entry.changes)
+        return found
+
+
+class CachedComponents:
+    """Every process of a recording whose received logs were kept."""
+
+    def __init__(self, history: RecordedHistory) -> None:
+        self._by_name: dict[str, CachedComponent] = {}
+        deciders: dict[str, CachedComponent] = {}
+        for part in history.recording.received:
+            found = self._by_name.setdefault(part.process, CachedComponent(part.process))
+            found.add_part(part)
+            deciders.update(dict.fromkeys(part.deciders, found))
+        for decision in history.decisions:
+            if (component := deciders.get(decision.process)) is not None:
+                component.add_decision(decision, history.t_of(decision.began))
+        self._by_decider = deciders
+
+    def names(self) -> list[dict[str, Any]]:
+        return [
+            {"name": each.name, "controllers": sorted(each.controllers), "caches": each.caches}
+            for _, each in sorted(self._by_name.items())
+        ]
+
+    def find(self, name: str) -> CachedComponent | None:
+        """By its own name, or by that of a controller in it. Without a name, the first one; None if there is none.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        if not name:
+            return self._by_name[min(self._by_name)] if self._by_name else None
+        found = self._by_name.get(name)
+        if found is None:
+            found = next((each for each in self._by_name.values() if name in each.controllers), None)
+        if found is None:
+            known = ", ".join(sorted(self._by_name)) or "none: the records have no received logs"
+            raise NotFound(f"no component {name} has received logs in the records: choose one of {known}")
+        return found
+
+    def of_decision(self, decision: Decision) -> CachedComponent | None:
+        return self._by_decider.get(decision.process)
+
+
+def belief_document(
+    history: RecordedHistory, components: CachedComponents, point: Point, name: str, decision: Decision | None = None
+) -> dict[str, Any]:
+    """The caches of one component at a point, or as a decision of it had them."""
+    component = components.find(name) if decision is None else components.of_decision(decision)
+    if component is None:
+        return {"component": "", "controllers": [], "caches": [], "components": components.names()}
+    marks = {} if decision is None else {each.cache: each for each in decision.marks}
+    caches = []
+    for cache in component.caches:
+        known, later = component.known_at(cache, point.t)
+        if decision is not None:
+            if cache not in marks:
+                continue
+            known = KnownPlace(point.t, marks[cache], decision.id)
+        caches.append(_cache(history, component, cache, point, known, later))
+    # Leases are renewed all the time: a cache of them always lacks something.
+    caches.sort(key=lambda each: (each["heartbeats"], -each["lateSeconds"], -len(each["objects"]), each["cache"]))
+    return {
+        "component": component.name,
+        "controllers": sorted(component.controllers),
+        "components": components.names(),
+        "caches": caches,
+    }
+
+
+def _cache(
+    history: RecordedHistory,
+    component: CachedComponent,
+    cache: str,
+    point: Point,
+    known: KnownPlace | None,
+    later: KnownPlace | None,
+) -> dict[str, Any]:
+    held = None if known is None else component.content(cache, known.mark.place)
+    head: dict[str, Any] = {
+        "cache": cache,
+        "heartbeats": cache.partition("[")[0] == LEASE_KIND,
+        "known": None
+        if known is None
+        else {
+            "t": known.t,
+            "place": known.mark.place,
+            "revision": known.mark.revision,
+            "ageSeconds": round(known.mark.age_s, 6),
+            "decision": known.decision,
+        },
+        "nextKnown": None if later is None else {"t": later.t, "revision": later.mark.revision},
+        "recorded": held is not None,
+        "same": 0,
+        "lateSeconds": 0.0,
+        "objects": [],
+        "objectsLeftOut": 0,
+    }
+    if held is None:
+        return head
+    assert known is not None
+    exact = known.t == point.t
+    maybe = {} if exact else component.maybe_arrived(cache, known, later, point.revision)
+    rows, same = _compared(history, cache, held, point, _Known(known.t, maybe))
+    head["same"] = same
+    head["lateSeconds"] = max((each["lateSeconds"] for each in rows if each["certain"]), default=0.0)
+    head["objects"], head["objectsLeftOut"] = rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX)
+    return head
+
+
+class _Known(NamedTuple):
+    """The last known moment of a cache, and what may have arrived since."""
+
+    t: int
+    maybe: _Arrivals
+
+
+def _compared(
+    history: RecordedHistory, cache: str, held: Mapping[Key, Object], point: Point, known: _Known
+) -> tuple[list[dict[str, Any]], int]:
+    rows, same = [], 0
+    for key in _keys(history, cache, held):
+        versions = history.versions_of(key)
+        if versions is None:
+            continue  # a record of a part of the store, which cannot judge this object
+        mine, truth = held.get(key), versions.at(point.revision)
+        if (mine is None and truth is None) or (mine is not None and truth is not None and _same(mine, truth)):
+            same += truth is not None
+            continue
+        lacked = versions.first_after(_revision(mine), point.revision)
+        if lacked is None:
+            continue  # the cache is ahead of the point: it has a later version
+        rows.append(_difference(history, key, (mine, truth), lacked[0], point, known))
+    rows.sort(key=lambda each: (not each["certain"], -each["lateSeconds"], each["key"]))
+    return rows, same
+
+
+def _keys(history: RecordedHistory, cache: str, held: Iterable[Key]) -> list[Key]:
+    """The objects to compare. A cache with a selector of labels or fields is compared on its own objects alone."""
+    kind, _, selector = cache.partition("[")
+    namespace, *selectors = selector.rstrip("]").split(";")
+    committed = history.keys_of_kind(kind)
+    if any(selectors):
+        return sorted(held)
+    return sorted({*held, *(key for key in committed if not namespace or key.namespace == namespace)})
+
+
+def _same(mine: Object, truth: Object) -> bool:
+    return mine.revision == truth.revision or mine.value == truth.value
+
+
+def _revision(found: Object | None) -> Revision:
+    return 0 if found is None else found.revision
+
+
+def _difference(
+    history: RecordedHistory,
+    key: Key,
+    sides: tuple[Object | None, Object | None],
+    lacked: Revision,
+    point: Point,
+    known: _Known,
+) -> dict[str, Any]:
+    """One row. It is certain if the oldest write that the cache lacks cannot have arrived by the point. Otherwise it
+    states how late the cache was at its last known moment."""
+    mine, truth = sides
+    since = history.time_of(lacked)
+    certain = known.maybe.get(key, 0) < lacked
+    newest = history.versions_of(key)
+    revision = _revision(truth)
+    if truth is None and newest is not None:
+        revision = newest.revisions[bisect_right(newest.revisions, point.revision) - 1]
+    return {
+        "key": str(key),
+        "difference": GONE if truth is None else MISSING if mine is None else OLDER,
+        "heldRevision": _revision(mine) or None,
+        "committedRevision": revision,
+        "lackedSince": since,
+        "lackedRevision": lacked,
+        "certain": certain,
+        "lackedThen": since <= known.t,
+        "lateSeconds": max(0, (point.t if certain else known.t) - since) / 1e6,
+        "writer": "" if truth is None else truth.origin.writer,
+        "decision": "" if truth is None else truth.origin.decision,
+        **field_differences(mine, truth),
+    }

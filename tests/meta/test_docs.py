@@ -33,6 +33,7 @@ INLINE = re.compile(r"`((?:make|kedge|kubectl|pip|python|openssl|etcdctl|source)
 
 PLANNED = {
     "make test",
+    "make test-pythons",
     "make test-slow",
     "make lint",
     "make bench",

@@ -62,6 +62,8 @@ def source_regexes(root: Path = SOURCE) -> tuple[list[SourceRegex], list[str]]:
             except ValueError:
                 made.append(place)
                 continue
+            if isinstance(pattern, bytes):
+                pattern = pattern.decode("latin-1")  # as a text it repeats and backtracks alike
             flags = eval(ast.unparse(call.args[1]), {"re": re}) if call.func.attr == "compile" and call.args[1:] else 0
             found.append(SourceRegex(place, pattern, int(flags), _methods(call, tree, text)))
     return found, made

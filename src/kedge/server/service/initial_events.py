@@ -61,6 +61,7 @@ class InitialEvents:
     async def take(self) -> Sequence[WatchEvent]:
         """The next page; empty at the end."""
         while not self._page and self._more:
+            await asyncio.sleep(0)  # a reader in this process takes page after page: others run between two
             await self._read_page()
         return self._take()
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-WANTED = ("3.11", "3.12", "3.13")
+WANTED = ("3.11", "3.12")
 """The versions that `pyproject.toml` names."""
 QUICK = (
     "tests/unit", "tests/contract/test_store_memory.py", "tests/contract/test_store_sqlite.py",

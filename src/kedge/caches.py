@@ -96,6 +96,11 @@ def weighed(*, entries: int, bytes_max: int) -> Callable[[Callable[_P, _R]], Cal
     return decorate
 
 
+_TEXT_ENTRY_BYTES = 512
+_TEXT_FACTOR = 16
+"""A decoded JSON text takes up to so many times its bytes."""
+
+
 class WeighedCache(Generic[_R]):
     """The entries of one function. Read by `weighed`."""
 
@@ -117,7 +122,11 @@ class WeighedCache(Generic[_R]):
             return found[0]
         result = self._function(*key)
         self._misses += 1
-        size = bytes_of((key, result), self._bytes_max // 8)
+        first = key[0]
+        if type(first) is bytes and len(key) == 1:  # measuring what was read of a text costs more than reading it
+            size = _TEXT_ENTRY_BYTES + _TEXT_FACTOR * len(first)
+        else:
+            size = bytes_of((key, result), self._bytes_max // 8)
         if size <= self._bytes_max // 8:
             entries = self._entries
             while entries and (len(entries) >= self._entries_max or self._bytes + size > self._bytes_max):

@@ -6,17 +6,15 @@ can be made to lead here.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kedge.api.kinds import KINDS
 from kedge.env import Env
-from kedge.errors import Forbidden, NotFound, OperatingError, Unavailable
-from kedge.metrics import Metrics
-from kedge.server.http.connection import Connections
+from kedge.errors import Forbidden, NotFound, OperatingError
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.plain_listener import PlainListener
 from kedge.server.http.status import error_body, status_body
 from kedge.ui.documents import Documents
 from kedge.ui.page_files import SAFETY_HEADERS
@@ -51,13 +49,10 @@ class PageServer:
 
     def __init__(self, source: RecordingSource, env: Env) -> None:
         self._source = source
-        self._env = replace(env, metrics=Metrics())
         self._sessions: PageSessions[str] = PageSessions(env)
-        self._connections = Connections(self, self._env)
+        self._listener = PlainListener(self, env, serves="the page", option="--port")
         self._handler: PageHandler[str] | None = None
         self._names: frozenset[bytes] = frozenset()
-        self._server: asyncio.Server | None = None
-        self._deadlines: asyncio.Task[None] | None = None
         self.address = ""
 
     async def start(self, port: int = 0) -> str:
@@ -66,17 +61,10 @@ class PageServer:
         Raises:
             Unavailable: the port is in use. Choose another.
         """
-        try:
-            self._server = await asyncio.get_running_loop().create_server(self._connections.protocol, HOST, port)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot serve the page on {HOST}:{port}: {error.strerror or error}: pass another --port"
-            ) from error
-        port = int(self._server.sockets[0].getsockname()[1])
+        port = await self._listener.start(HOST, port)
         self._names = frozenset((f"{HOST}:{port}".encode(), f"localhost:{port}".encode()))
         # Browsers send a cookie to every port of a host, so two pages need two names.
         self._handler = PageHandler(self._source, self._sessions, cookie=f"kedge-ui-{port}", secure=False)
-        self._deadlines = self._env.spawn(self._connections.run_deadlines(), name="deadlines of the page")
         self.address = f"http://{HOST}:{port}"
         return self.new_link()
 
@@ -84,11 +72,7 @@ class PageServer:
         return f"{self.address}{LOGIN_PATH.decode()}?token={self._sessions.new_link(ONLY_USER)}"
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        if self._deadlines is not None:
-            self._deadlines.cancel()
-        self._connections.abort()
+        await self._listener.stop()
 
     def answer_nowait(self, request: HttpRequest, exchange: Exchange) -> bool:
         del request, exchange

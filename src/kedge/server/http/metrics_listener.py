@@ -5,15 +5,10 @@ It asks for no identity, so it listens on an address of the machine itself unles
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
-
 from kedge.caches import show_caches
 from kedge.env import Env
-from kedge.errors import Unavailable
-from kedge.metrics import Metrics
-from kedge.server.http.connection import Connections
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.plain_listener import PlainListener
 from kedge.server.http.status import status_body
 
 
@@ -22,34 +17,8 @@ class MetricsListener:
 
     def __init__(self, env: Env) -> None:
         self._metrics = env.metrics
-        # Its own connections are not counted among those of an API server.
-        self._connections = Connections(self, replace(env, metrics=Metrics()))
-        self._env = env
-        self._server: asyncio.Server | None = None
-        self._deadlines: asyncio.Task[None] | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen. Returns the port.
-
-        Raises:
-            Unavailable: the address is in use or is not of this machine. Choose another.
-        """
-        try:
-            self._server = await asyncio.get_running_loop().create_server(self._connections.protocol, host, port)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot serve metrics on {host}:{port}: {error.strerror or error}: pass another --metrics-listen"
-            ) from error
-        self._deadlines = self._env.spawn(self._connections.run_deadlines(), name="deadlines of scrapes")
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        if self._deadlines is not None:
-            self._deadlines.cancel()
-        self._connections.abort()
+        listener = PlainListener(self, env, serves="metrics", option="--metrics-listen")
+        self.start, self.stop = listener.start, listener.stop
 
     def answer_nowait(self, request: HttpRequest, exchange: Exchange) -> bool:
         if request.path != b"/metrics" or request.method not in ("GET", "HEAD"):

@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 REQUESTS ?= 20000
+# Tests start hundreds of processes: each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: up test test-slow test-pythons torture soak lint bench fuzz venv clean zoo
 .DEFAULT_GOAL := test
@@ -31,7 +33,7 @@ test: venv
 test-slow: venv
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow
 
-# The quick suite on every other Python of pyenv, and equal traces on all of them. Prints the versions that it did not find.
+# Types, a quick suite and equal traces on every other Python of pyenv. Prints the versions that it did not find.
 test-pythons: venv
 	JOBS=$(JOBS) $(BIN)/python -m tests.pythons
 

@@ -19,9 +19,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.overhead import Overhead, notes_of, overhead_of, shown
 from benchmarks.report import print_json, print_table
-from benchmarks.runtime import BEGUN, CollectorClock, Overhead, Run, overhead_of, reconciles
-from benchmarks.scheduler import NAMESPACE, NODE, Bench, bound, node, pod, start_bench
+from benchmarks.runtime import CountingController
+from benchmarks.scheduler import NAMESPACE, NODE, bound, node, pod, start_bench
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
@@ -30,7 +31,7 @@ from kedge.cli.timeline import timeline_of
 from kedge.cli.why import answer_about
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
-from kedge.env import Env, system_env
+from kedge.env import system_env
 from kedge.heap import tune_collector
 from kedge.keys import Key, Origin
 from kedge.limits import Limits
@@ -60,6 +61,8 @@ BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
 DEPLOYMENT, REPLICA_SET = (KINDS.of_key_kind(each) for each in ("Deployment.apps", "ReplicaSet.apps"))
 REPLICAS = 10
 """Pods of one Deployment in the log."""
+TURN = 25
+"""Pods of one turn of `MeasuredCluster`."""
 LIVE = 500
 """Deployments of the log that exist when `why` is asked; the others are gone."""
 
@@ -107,76 +110,56 @@ def metrics_of(*, recorded: bool) -> Metrics:
 
 
 class MeasuredCluster:
-    """One cluster of the `basic` shape, with or without recording, which lives for all rounds."""
+    """For `overhead_of`: a cluster of the `basic` shape, with or without recording and metrics."""
 
-    def __init__(self, folder: Path, *, recorded: bool) -> None:
-        self._folder = folder / ("recorded" if recorded else "plain")
-        self._recorded = recorded
+    def __init__(self, folder: Path, *, recorded: bool, nodes: int, **limits: int) -> None:
+        self._folder = folder / f"cluster-{time.monotonic_ns()}"
+        self._nodes = nodes
         self._pods = 0
-        self._flushed_s = 0.0
-        self.env: Env
-        self.bench: Bench
-        self.log: DecisionLog | None = None
-        self.recorder: Recorder | None = None
+        self._bodies: list[dict[str, Any]] = []
+        own = Limits(client_in_flight_max=512, **limits)
+        self._env = system_env(limits=own, metrics=metrics_of(recorded=recorded))
+        self._log = DecisionLog(self._folder / "decisions", self._env) if recorded else None
+        self._recorder = Recorder(self._env, log=self._log) if recorded else None
 
-    async def start(self, nodes: int, pods: int) -> None:
-        self._folder.mkdir()
-        self.env = system_env(limits=Limits(client_in_flight_max=512), metrics=metrics_of(recorded=self._recorded))
-        self.store = await SqliteStore.open(self._folder / "store.db", self.env)
-        if self._recorded:
-            self.log = DecisionLog(self._folder / "decisions", self.env)
-            self.recorder = Recorder(self.env, log=self.log)
-        self.bench = await start_bench(self.store, self.env, nodes=nodes, recorder=self.recorder)
-        await self.place(pods)
+    async def start(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        self._store = await SqliteStore.open(self._folder / "store.db", self._env)
+        self._bench = await start_bench(self._store, self._env, nodes=self._nodes, recorder=self._recorder)
 
-    async def place(self, count: int) -> Run:
-        """Create pods and wait until all are bound; CPU time of it."""
-        bench = self.bench
-        bench.created_s.clear()
-        bench.bound_s.clear()
-        bodies = [pod(f"pod-{self._pods + n}") for n in range(count)]
-        self._pods += count
-        collector = CollectorClock()
-        began_s, cpu_s = time.perf_counter(), time.process_time()
-        await bench.create(bodies)
-        await bound(bench, count)
-        if self.log is not None and began_s - self._flushed_s >= self.env.limits.decision_log_sync_s:
-            self.log.flush()  # as often as every process of kedge does
-            self._flushed_s = began_s
-        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - began_s
-        collector.stop()
-        return Run(count, wall_s, cpu_s, collector_s=collector.cpu_s, survivors=collector.survivors)
+    def prepare(self) -> None:
+        self._bench.created_s.clear()
+        self._bench.bound_s.clear()
+        self._bodies = [pod(f"pod-{self._pods + n}") for n in range(TURN)]
+        self._pods += TURN
+
+    async def work(self) -> int:
+        """Create pods, and wait until all are bound."""
+        await self._bench.create(self._bodies)
+        await bound(self._bench, TURN)
+        return TURN
+
+    def upkeep(self) -> None:
+        if self._log is not None:
+            self._log.flush()
 
     async def stop(self) -> None:
-        await self.bench.stop()
-        await self.store.close()
+        await self._bench.stop()
+        await self._store.close()
 
 
-def scheduler_overhead(*, nodes: int, pods: int, rounds: int, folder: Path) -> Overhead:
-    """Both clusters place the same pods in turns: the speed of the machine changes, and is the same for both."""
-    loop = asyncio.new_event_loop()
-    clusters = {recorded: MeasuredCluster(folder, recorded=recorded) for recorded in (True, False)}
-    try:
-        for each in clusters.values():
-            loop.run_until_complete(each.start(nodes, pods))
-        gc.collect()
-        gc.freeze()
-        return overhead_of(lambda recorded: loop.run_until_complete(clusters[recorded].place(pods)), rounds=rounds)
-    finally:
-        gc.unfreeze()
-        for each in clusters.values():
-            loop.run_until_complete(each.stop())
-        loop.close()
+def scheduler_overhead(*, nodes: int, seconds: float, folder: Path) -> Overhead:
+    return overhead_of(
+        lambda recorded: MeasuredCluster(folder, recorded=recorded, nodes=nodes), seconds=seconds, blocks=2
+    )
 
 
-def runtime_overhead(*, count: int, rounds: int, folder: Path) -> Overhead:
-    def work(recorded: bool) -> Run:
-        metrics = metrics_of(recorded=recorded)
-        return asyncio.run(
-            reconciles(count, recorded=recorded, failing=True, folder=folder, metrics=metrics, begun=BEGUN)
-        )
-
-    return overhead_of(work, rounds=rounds)
+def runtime_overhead(*, seconds: float, folder: Path) -> Overhead:
+    """As `recording_overhead` of `benchmarks.runtime`, with the metrics."""
+    return overhead_of(
+        lambda recorded: CountingController(folder, recorded=recorded, metrics=metrics_of(recorded=recorded)),
+        seconds=seconds,
+    )
 
 
 # -- a log of a million decisions ------------------------------------------------------------------
@@ -382,16 +365,6 @@ def answers(count: int, folder: Path, *, asked: int) -> dict[str, float]:
 # -- all of it -------------------------------------------------------------------------------------
 
 
-def spread_of(name: str, found: Overhead) -> dict[str, float]:
-    return {
-        name: found.median,
-        f"{name}_low": found.interval[0],
-        f"{name}_high": found.interval[1],
-        f"{name}_quartile_1": found.quartiles[0],
-        f"{name}_quartile_3": found.quartiles[1],
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small part of the work: for a look, not for figures")
@@ -400,19 +373,19 @@ def main() -> None:
     decisions = 20_000 if quick else 1_000_000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        scheduling = scheduler_overhead(
-            nodes=200 if quick else 5_000, pods=100, rounds=2 if quick else 60, folder=folder
-        )
-        running = runtime_overhead(count=75 if quick else 500, rounds=2 if quick else 120, folder=folder)
+        scheduling = scheduler_overhead(nodes=200 if quick else 5_000, seconds=2.0 if quick else 120.0, folder=folder)
+        running = runtime_overhead(seconds=2.0 if quick else 120.0, folder=folder)
         answered = answers(decisions, folder / "log", asked=3 if quick else 15)
     figures = {
-        **spread_of("scheduler_overhead", scheduling),
-        **spread_of("runtime_overhead", running),
+        **scheduling.figures("scheduler_overhead"),
+        **running.figures("runtime_overhead"),
         **answered,
     }
     notes = {
-        "scheduler_overhead": "CPU with records and metrics, against none, `basic`: median of rounds; bar 0.05",
+        "scheduler_overhead": "CPU with records and metrics, against none, `basic`; bar 0.05",
+        **notes_of("scheduler_overhead"),
         "runtime_overhead": "the same of a controller; bar 0.10",
+        **notes_of("runtime_overhead"),
         "why_ms": f"`why` of a pod over {decisions:,} kept decisions, median; bar 200",
         "why_ms_max": "the slowest of these",
         "why_cpu_ms": "CPU time of it: the machine may be busy",
@@ -423,12 +396,7 @@ def main() -> None:
         "bytes_per_record": "in the log, with versions and index",
         "write_us": "CPU time to encode, index and write one record",
     }
-    for each in ("scheduler_overhead", "runtime_overhead"):
-        notes[f"{each}_low"] = "the median is above this in 97.5 of 100 cases"
-        notes[f"{each}_high"] = "and below this"
-        notes[f"{each}_quartile_1"] = "a quarter of the rounds is below"
-        notes[f"{each}_quartile_3"] = "a quarter of the rounds is above"
-    rows = [(key, f"{value:.3f}" if "overhead" in key else float(value), notes[key]) for key, value in figures.items()]
+    rows = [(key, shown(key, value), notes[key]) for key, value in figures.items()]
     print_table("observe", ("figure", "value", "what"), rows)
     print_json({**figures, "decisions": decisions, "quick": quick})
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import math
 import statistics
 import tempfile
 import time
 import tracemalloc
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from benchmarks.overhead import notes_of, overhead_of, shown
 from benchmarks.report import print_json, print_table
 from benchmarks.store import POD, pod_body
 from kedge import Action, Context, Controller
@@ -54,9 +53,8 @@ WORKERS = 8
 FAILING_EVERY = 20
 """One key in so many fails the first time it runs."""
 TENANTS = 10
-BEGUN = 100
-"""Objects before the clock of `recording` runs: the first decisions of a process are all noted, and its log begins a
-file. That happens once in a process."""
+TURN = FAILING_EVERY
+"""Objects that get a new generation in one turn of `CountingController`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,48 +64,6 @@ class Run:
     runs: int
     wall_s: float
     cpu_s: float
-    kept: int = 0
-    seen: int = 0
-    collector_s: float = 0.0
-    """CPU time of the garbage collector, part of `cpu_s`."""
-    survivors: int = 0
-    """Allocations that were not freed at once: the collector runs after so many."""
-
-    def __add__(self, other: Run) -> Run:
-        return Run(
-            self.runs + other.runs,
-            self.wall_s + other.wall_s,
-            self.cpu_s + other.cpu_s,
-            self.kept + other.kept,
-            self.seen + other.seen,
-            self.collector_s + other.collector_s,
-            self.survivors + other.survivors,
-        )
-
-
-class CollectorClock:
-    """Measures the collector in one run.
-
-    A short run has one collection more or less, by chance. So its time is taken out, and every run is charged by its
-    share of the allocations that make the collector run.
-    """
-
-    def __init__(self) -> None:
-        self.cpu_s = 0.0
-        self.survivors = 0
-        self._began_s = 0.0
-        gc.callbacks.append(self._called)
-
-    def _called(self, phase: str, _: dict[str, int]) -> None:
-        if phase == "start":
-            self.survivors += gc.get_count()[0]
-            self._began_s = time.process_time()
-        else:
-            self.cpu_s += time.process_time() - self._began_s
-
-    def stop(self) -> None:
-        gc.callbacks.remove(self._called)
-        self.survivors += gc.get_count()[0]
 
 
 # -- reconciles ------------------------------------------------------------------------------------
@@ -119,7 +75,15 @@ class Counter:
     def __init__(self, *, failing: bool) -> None:
         self._failing = failing
         self._failed: set[Key] = set()
-        self.written = 0
+        self._unwritten = 0
+        self.written = asyncio.Event()
+        """All objects that are expected have their status."""
+
+    def expect(self, count: int) -> None:
+        """So many objects are new, or have a new generation."""
+        self._unwritten = count
+        self._failed.clear()
+        self.written.clear()
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
@@ -131,7 +95,9 @@ class Counter:
         pods = ctx.owned(POD, owner)
         if owner.view.status.observed_generation != owner.metadata.generation:
             await ctx.write_status(owner, {"replicas": len(pods), "readyReplicas": len(pods)})
-            self.written += 1
+            self._unwritten -= 1
+            if self._unwritten == 0:
+                self.written.set()
         return Action.await_change()
 
 
@@ -148,8 +114,8 @@ def replica_set(n: int) -> dict[str, Any]:
     }
 
 
-async def make_service(env: Env, count: int) -> Service:
-    service = Service(MemoryStore(env), env)
+async def make_service(store: MemoryStore, env: Env, count: int) -> Service:
+    service = Service(store, env)
     for n in range(TENANTS):
         await service.create(NAMESPACE, {"metadata": {"name": f"tenant-{n}"}})
     for n in range(count):
@@ -157,109 +123,85 @@ async def make_service(env: Env, count: int) -> Service:
     return service
 
 
-async def reconciles(
-    count: int, *, recorded: bool, failing: bool, folder: Path, metrics: Metrics | None = None, begun: int = 0
-) -> Run:
-    """Run a controller that reads `count` objects and writes the status of each.
-
-    The clock runs from its start, or from when the first `begun` objects, which are not in `count`, are written.
-    """
-    env = system_env(limits=Limits(queue_backoff_s=0.01), metrics=metrics)
-    service = await make_service(env, begun + count)
+def make_controller(counter: Counter, service: Service, env: Env, recorder: Recorder | None = None) -> Controller:
     client = Client(DirectTransport(service), env, component="counter")
-    log = DecisionLog(folder / f"decisions-{time.monotonic_ns()}", env) if recorded else None
-    recorder = Recorder(env, log=log) if recorded else None
-    counter = Counter(failing=failing)
-    controller = Controller(
-        ControllerSpec(name="counter", kind=REPLICA_SET, owns=(POD,), workers=WORKERS),
-        counter,
-        ControllerRuntime(client, env, recorder=recorder),
-    )
-    task = asyncio.ensure_future(controller.run())
-    while counter.written < begun:  # noqa: ASYNC110  polling costs less than an event
-        await asyncio.sleep(0.001)
-    runs = -controller.statistics().runs
+    spec = ControllerSpec(name="counter", kind=REPLICA_SET, owns=(POD,), workers=WORKERS)
+    return Controller(spec, counter, ControllerRuntime(client, env, recorder=recorder))
+
+
+async def idle(controller: Controller) -> None:
+    """Wait for the runs that the writes of the controller itself woke."""
+    while len(controller.queue) or controller.queue.running:  # noqa: ASYNC110  polling costs less than an event
+        await asyncio.sleep(0.0005)
+
+
+async def reconciles(count: int) -> Run:
+    """Run a controller that reads `count` objects and writes the status of each."""
+    env = system_env()
+    service = await make_service(MemoryStore(env), env, count)
+    counter = Counter(failing=False)
+    controller = make_controller(counter, service, env)
+    counter.expect(count)
     gc.collect()
-    gc.freeze()  # objects made so far are not scanned while the clock runs
-    collector = CollectorClock()
     began_s, cpu_s = time.perf_counter(), time.process_time()
-    while counter.written < begun + count or len(controller.queue):  # noqa: ASYNC110  as above
-        await asyncio.sleep(0.002)
-    if log is not None:
-        log.flush()
+    task = asyncio.ensure_future(controller.run())
+    await counter.written.wait()
+    await idle(controller)
     cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - began_s
-    collector.stop()
-    gc.unfreeze()
     await controller.stop()
     await task
-    runs += controller.statistics().runs
-    if recorder is None:
-        return Run(runs, wall_s, cpu_s, collector_s=collector.cpu_s, survivors=collector.survivors)
-    coverage = recorder.coverage()
-    kept = sum(coverage.kept.values())
-    return Run(runs, wall_s, cpu_s, kept, coverage.seen, collector.cpu_s, collector.survivors)
+    return Run(controller.statistics().runs, wall_s, cpu_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
-    """The CPU time that recording adds to a run, as a share of it."""
+class CountingController:
+    """For `overhead_of`: a controller that runs for long, some of whose objects get a new generation in each turn."""
 
-    rounds: tuple[float, ...]
-    """One figure a round, in order of size."""
-    on: Run
-    off: Run
+    def __init__(self, folder: Path, *, recorded: bool, metrics: Metrics | None = None) -> None:
+        # A failed key is tried again at once: a pause would only make the processor's caches cold.
+        self._env = system_env(limits=Limits(queue_backoff_s=0.001), metrics=metrics)
+        self._log = DecisionLog(folder / f"decisions-{time.monotonic_ns()}", self._env) if recorded else None
+        self.recorder = Recorder(self._env, log=self._log) if recorded else None
+        self._counter = Counter(failing=True)
+        self._bodies: dict[Key, dict[str, Any]] = {}
+        self._generation = 1
+        self._runs = 0
 
-    @property
-    def median(self) -> float:
-        return statistics.median(self.rounds)
+    async def start(self) -> None:
+        self._store = MemoryStore(self._env)
+        service = await make_service(self._store, self._env, TURN)
+        self._controller = make_controller(self._counter, service, self._env, self.recorder)
+        self._counter.expect(TURN)
+        self._running = asyncio.ensure_future(self._controller.run())
+        await self.work()
+        for each in (await self._store.list("ReplicaSet.apps")).entries:
+            self._bodies[each.key] = msgspec.json.decode(each.value)
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Where the true median is in 95 of 100 cases, by the ranks of the rounds."""
-        count = len(self.rounds)
-        off = math.ceil(0.98 * math.sqrt(count))
-        return self.rounds[max(0, count // 2 - off)], self.rounds[min(count - 1, count // 2 + off)]
+    def prepare(self) -> None:
+        self._generation += 1
+        self._counter.expect(TURN)
+        for body in self._bodies.values():
+            body["metadata"]["generation"] = self._generation
+        self._store.commit_nowait([], [Put(key, encode_object(body)) for key, body in self._bodies.items()])
 
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        count = len(self.rounds)
-        return self.rounds[count // 4], self.rounds[(3 * count) // 4]
+    async def work(self) -> int:
+        await self._counter.written.wait()
+        await idle(self._controller)
+        before, self._runs = self._runs, self._controller.statistics().runs
+        return self._runs - before
 
+    def upkeep(self) -> None:
+        if self._log is not None:
+            self._log.flush()
 
-def recording(count: int, *, rounds: int, folder: Path) -> Overhead:
-    """A controller that has run for a while, with and without recording."""
-    return overhead_of(
-        lambda recorded: asyncio.run(reconciles(count, recorded=recorded, failing=True, folder=folder, begun=BEGUN)),
-        rounds=rounds,
-    )
-
-
-def overhead_of(work: Callable[[bool], Run], *, rounds: int) -> Overhead:
-    """Do the same work with and without recording in turns, many times, and compare CPU time.
-
-    The speed of the machine changes from one second to the next by more than the overhead. So a round is four short
-    runs, in an order in which each kind is as early as the other, and the figure is the median of many rounds.
-    """
-    done: list[dict[bool, Run]] = []
-    for n in range(rounds):
-        found = {True: Run(0, 0.0, 0.0), False: Run(0, 0.0, 0.0)}
-        outer = n % 2 == 0
-        for recorded in (outer, not outer, not outer, outer):
-            found[recorded] += work(recorded)
-        done.append(found)
-    on, off = (sum((each[kind] for each in done), Run(0, 0.0, 0.0)) for kind in (True, False))
-    per_survivor_s = (on.collector_s + off.collector_s) / max(1, on.survivors + off.survivors)
-
-    def cost_s(run: Run) -> float:
-        return (run.cpu_s - run.collector_s + run.survivors * per_survivor_s) / run.runs
-
-    return Overhead(tuple(sorted(cost_s(each[True]) / cost_s(each[False]) - 1 for each in done)), on, off)
+    async def stop(self) -> None:
+        await self._controller.stop()
+        await self._running
 
 
 async def bare_writes(count: int) -> Run:
     """The same status writes, straight to the service, as many at once as there are workers."""
     env = system_env()
-    service = await make_service(env, count)
+    service = await make_service(MemoryStore(env), env, count)
     keys = [Key("ReplicaSet.apps", f"tenant-{n % TENANTS}", f"web-{n:04}") for n in range(count)]
     patch = {"status": {"replicas": 0, "readyReplicas": 0, "observedGeneration": 1}}
 
@@ -449,22 +391,26 @@ def main() -> None:
         plain, against_bare = [], []
         for _ in range(rounds):
             bare = asyncio.run(bare_writes(count))
-            clean = asyncio.run(reconciles(count, recorded=False, failing=False, folder=folder))
+            clean = asyncio.run(reconciles(count))
             plain.append(clean.runs / clean.wall_s)
             against_bare.append((clean.cpu_s / count) / (bare.cpu_s / count))
-        overhead = recording(count // 4, rounds=3 if quick else 120, folder=folder)
+        recorders: list[Recorder] = []
+
+        def subject(recorded: bool) -> CountingController:
+            made = CountingController(folder, recorded=recorded)
+            recorders.extend(() if made.recorder is None else [made.recorder])
+            return made
+
+        overhead = overhead_of(subject, seconds=2.0 if quick else 150.0)
+    seen = [each.coverage() for each in recorders]
     ops = [(asyncio.run(queue_ops(keys)), bare_ops(keys)) for _ in range(max(1, rounds // 3))]
     relists = [asyncio.run(relist(pods)) for _ in range(max(1, rounds // 3))]
     fairness = max(fairness_ratio(noisy=100 if quick else 1_000, fail_s=each) for each in (0.02, 1.0, 20.0))
     figures = {
         "reconciles_per_second": statistics.median(plain),
         "reconcile_vs_bare_write": statistics.median(against_bare),
-        "recording_overhead": overhead.median,
-        "recording_overhead_low": overhead.interval[0],
-        "recording_overhead_high": overhead.interval[1],
-        "recording_overhead_quartile_1": overhead.quartiles[0],
-        "recording_overhead_quartile_3": overhead.quartiles[1],
-        "recording_kept": overhead.on.kept / overhead.on.seen,
+        **overhead.figures("recording_overhead"),
+        "recording_kept": sum(sum(each.kept.values()) for each in seen) / sum(each.seen for each in seen),
         "queue_ops_per_second": statistics.median(each[0] for each in ops),
         "queue_vs_bare_dict": statistics.median(each[0] / each[1] for each in ops),
         "relist_50k_s": statistics.median(each[0] for each in relists),
@@ -475,12 +421,9 @@ def main() -> None:
     notes = {
         "reconciles_per_second": "through watch, cache, queue and a status write, in one process",
         "reconcile_vs_bare_write": "CPU of a reconcile with its write, against the write alone",
-        "recording_overhead": "CPU with sampling and a durable log, against none: median of rounds; bar 0.10",
-        "recording_overhead_low": "the median is above this in 97.5 of 100 cases",
-        "recording_overhead_high": "and below this",
-        "recording_overhead_quartile_1": "a quarter of the rounds is below",
-        "recording_overhead_quartile_3": "a quarter of the rounds is above",
-        "recording_kept": "of the records, in full; at least 0.0625",
+        "recording_overhead": "CPU with sampling and a durable log, against none; bar 0.10",
+        **notes_of("recording_overhead"),
+        "recording_kept": "of the records, in full",
         "queue_ops_per_second": f"add, get and done with {keys:,} keys",
         "queue_vs_bare_dict": "against a dictionary alone",
         "relist_50k_s": f"{pods:,} pods, three indexes",
@@ -488,7 +431,8 @@ def main() -> None:
         "cache_bytes_per_object": "beyond the object's own bytes",
         "fairness_ratio": "latency beside a thousand failing keys, against alone; bar 3",
     }
-    print_table("runtime", ("figure", "value", "what"), [(key, float(figures[key]), notes[key]) for key in figures])
+    rows = [(key, shown(key, value), notes[key]) for key, value in figures.items()]
+    print_table("runtime", ("figure", "value", "what"), rows)
     print_json({**figures, "quick": quick})
 
 

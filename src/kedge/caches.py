@@ -7,6 +7,7 @@ any size: it measures an entry when it is added. Caches of objects are not here:
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
@@ -110,7 +111,8 @@ class WeighedCache(Generic[_R]):
         self._function = function
         self._entries_max = entries_max
         self._bytes_max = bytes_max
-        self._entries: dict[tuple[Any, ...], tuple[_R, int]] = {}
+        self._entries: OrderedDict[tuple[Any, ...], tuple[_R, int]] = OrderedDict()
+        """Not a dict: to find the first entry of one, all those removed before it are passed over."""
         self._bytes = 0
         self._hits = 0
         self._misses = 0
@@ -130,7 +132,7 @@ class WeighedCache(Generic[_R]):
         if size <= self._bytes_max // 8:
             entries = self._entries
             while entries and (len(entries) >= self._entries_max or self._bytes + size > self._bytes_max):
-                self._bytes -= entries.pop(next(iter(entries)))[1]
+                self._bytes -= entries.popitem(last=False)[1][1]
             entries[key] = (result, size)
             self._bytes += size
         return result

@@ -22,10 +22,6 @@ ERROR_FIELD_CHARS_MAX = 1_024
 ERROR_FIELDS_MAX = 100
 """Bad fields that one error lists; a caller corrects them and sees the rest. Not configurable, as above."""
 
-STEP_S_MAX = 0.02
-"""CPU time of one step of the event loop with 100,000 objects: all other work of the process waits for it, lease
-renewals too. Not configurable, since nothing enforces it at run time: `tests/meta/test_loop_steps.py` measures it."""
-
 
 def bound(default: _N, reason: str, *, metric: str, least: _N | None = None, most: _N | None = None) -> _N:
     """Declare one limit. `metric` is the name of the series to watch beside it; a set value is in `least`..`most`."""
@@ -39,6 +35,14 @@ def bound(default: _N, reason: str, *, metric: str, least: _N | None = None, mos
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Units and qualifiers come last in each name. Replace single ones with `dataclasses.replace`."""
+
+    # -- the event loop
+    step_s_max: float = bound(
+        0.02,
+        "all other work of the process waits for a step of the event loop, lease renewals too: workers, handlers of"
+        " caches and scheduling cycles that reach a part of it go on in a later step",
+        metric="kedge_runtime_steps_cut_total",
+    )
 
     # -- store
     commit_ops_max: int = bound(
@@ -59,9 +63,14 @@ class Limits:
         10_000, "commits that wait for one sync; more are rejected", metric="kedge_store_commit_queue"
     )
     sync_ops_max: int = bound(
-        1_000,
+        500,
         "writes that share one sync, so that it does not block the event loop for long",
         metric="kedge_store_sync_ops",
+    )
+    sync_wait_s: float = bound(
+        0.01,
+        "the event loop waits this long for a sync, so that quick disks need no switch of threads; then it continues",
+        metric="kedge_store_late_syncs_total",
     )
     sync_bytes_max: int = bound(
         4_000_000,
@@ -109,7 +118,7 @@ class Limits:
         metric="kedge_store_alarms_total",
     )
     sync_hold_s_alarm: float = bound(
-        0.1, "a sync blocks the event loop, and lease renewals wait behind it", metric="kedge_store_sync_seconds"
+        0.1, "commits wait behind a slow sync, and lease renewals are commits", metric="kedge_store_sync_seconds"
     )
     watch_backlog_max: int = bound(
         10_000, "changes that a watcher may be behind before it is disconnected", metric="kedge_store_watch_backlog"
@@ -459,6 +468,20 @@ class Limits:
         " more of them cost more than all counting, because their memory is freed late",
         metric="kedge_decisions_recent",
     )
+    decision_ring_s: float = bound(
+        600.0,
+        "decisions that no rule kept are held for this long, so that an incident can reach back",
+        metric="kedge_decisions_ring_seconds",
+    )
+    decision_ring_max: int = bound(
+        8_192,
+        "the same in decisions: a scheduler that binds a thousand pods a second holds seconds of them; 0 holds none",
+        metric="kedge_decisions_ring",
+        least=0,
+    )
+    decision_ring_bytes_max: int = bound(
+        64 << 20, "the same in memory, which is estimated", metric="kedge_decisions_ring_bytes"
+    )
     decisions_batch_max: int = bound(
         64,
         "ended decisions that are counted and kept together, and kept ones that are encoded together: one by one they"
@@ -546,6 +569,22 @@ class Limits:
         0.1,
         "while an incident is recorded, a process that is killed loses this much of its log",
         metric="kedge_incidents_sent_bytes_total",
+    )
+    history_mark_s: float = bound(
+        1.0,
+        "a server notes its revision this often, for incidents that reach back: times of commits before their begin are"
+        " known to this",
+        metric="kedge_incidents",
+    )
+    incident_live_s: float = bound(
+        1.0,
+        "while a page is open, a process sends its records this often: the page is so much behind",
+        metric="kedge_incidents_sent_bytes_total",
+    )
+    page_records_bytes_max: int = bound(
+        64 << 20,
+        "records of other processes that the page of a server holds; past it the page begins again",
+        metric="kedge_incidents_bytes",
     )
     incident_retry_s: float = bound(
         0.5, "pause before records of an incident are sent again", metric="kedge_incidents_failures_total"

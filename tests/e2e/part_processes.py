@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,22 +28,40 @@ IDENTITIES = {
 class Parts:
     """A server, controllers, a scheduler and two agents."""
 
-    def __init__(self, server: ServerProcess, folder: Path, *options: str) -> None:
-        """`options` are given to every component."""
+    def __init__(
+        self, server: ServerProcess, folder: Path, *options: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`options` and `environment` are given to every component."""
         self.server = server
         self.folder = folder
         self.options = options
+        self.environment = {**os.environ, **(environment or {})}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("controllers", "scheduler", "agent-a", "agent-b"):
             self.start(name)
 
     def start(self, name: str) -> None:
         verb, _, node = name.partition("-")
-        more = ["--state", str(self.nodes / node), "--name", node] if node else ["--state", str(self.server.state)]
+        state = self.state_of(name)
+        more = ["--state", str(state), "--name", node] if node else ["--state", str(state)]
         command = [sys.executable, "-m", "kedge", verb, "--kubeconfig", str(self.identity(verb, node)), *more]
-        command += ["--metrics-listen", "127.0.0.1:0", *self.options]
+        command += ["--metrics-listen", "127.0.0.1:0", *self.options, *self.more_options(name)]
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment_of(name))
+
+    def state_of(self, name: str) -> Path:
+        """The folder of a component: agents have their own, the others share that of the server."""
+        node = name.partition("-")[2]
+        return self.nodes / node if node else self.server.state
+
+    def more_options(self, name: str) -> Sequence[str]:
+        """Options of one component."""
+        del name
+        return ()
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        del name
+        return self.environment
 
     def identity(self, verb: str, node: str) -> Path:
         """A kubeconfig with the user and the group of a component."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 from tests.e2e.part_processes import Parts
 from tests.e2e.up_workload import MANIFEST, down_nodes, until
-from tests.kit.api_server import running_server
+from tests.kit.api_server import ServerProcess, running_server
 from tests.kit.encryption import PLANTED, forms_of
 
 from kedge.api.objects import Object
@@ -55,6 +56,7 @@ def test_an_incident_of_separate_processes_is_replayed_from_its_file(parts: Part
     until(lambda: server.kubectl("get", "nodes").count(" Ready") == 2, "two nodes are ready")
     assert "end it with: kedge incident stop first" in kedge("incident", "start", "--name", "first", *at)
     server.kubectl("apply", "-f", "-", stdin=SECRET)
+    server.kubectl("create", "secret", "generic", "another", f"--from-literal=token={PLANTED[::-1]}")
     server.kubectl("apply", "-f", "-", stdin=MANIFEST)
     server.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=90s", timeout_s=100)
     parts.kill("scheduler")
@@ -69,7 +71,9 @@ def test_an_incident_of_separate_processes_is_replayed_from_its_file(parts: Part
     assert components >= {"controllers", "scheduler", "agent", "server"}
     assert "missing: scheduler-" in printed  # the run that was killed
     data = file.read_bytes()
-    assert not [form for form in forms_of(PLANTED) if form in data]
+    secrets = held_secrets(server)
+    assert secrets >= {PLANTED, PLANTED[::-1]}
+    assert not [form for secret in secrets for form in forms_of(secret) if form in data]
     found = read_recording(file)
     attempts = [each for each in found.decisions if each.scheduling is not None]
     assert len({each.process for each in attempts}) == 2, "attempts of both runs of the scheduler"
@@ -83,6 +87,35 @@ def test_an_incident_of_separate_processes_is_replayed_from_its_file(parts: Part
     assert "first" in kedge("incident", "list", *at)
     kedge("incident", "delete", "first", *at)
     assert "no incident is open" in kedge("incident", "list", *at)
+
+
+def held_secrets(server: ServerProcess) -> set[str]:
+    """Every value of every Secret of the cluster, long enough not to be in a file by chance."""
+    found = json.loads(server.kubectl("get", "secrets", "-A", "-o", "json"))["items"]
+    values = (base64.b64decode(value) for each in found for value in each.get("data", {}).values())
+    return {value.decode() for value in values if len(value) >= 8 and value.isascii()}
+
+
+def test_an_incident_reaches_back_to_before_its_start(parts: Parts, tmp_path: Path) -> None:
+    server, at = parts.server, ("--state", str(parts.server.state))
+    until(lambda: server.kubectl("get", "nodes").count(" Ready") == 2, "two nodes are ready")
+    server.kubectl("apply", "-f", "-", stdin=MANIFEST)
+    server.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=90s", timeout_s=100)
+    kedge("incident", "start", "--name", "late", "--since", "10m", *at)
+    server.kubectl("scale", "deployment/web", "--replicas=4")
+    server.kubectl("wait", "deployment/web", "--for=jsonpath={.status.readyReplicas}=4", "--timeout=90s", timeout_s=100)
+    file = tmp_path / "late.kedge"
+    kedge("incident", "stop", "late", "--out", str(file), "--within", "60s", *at)
+    found = read_recording(file)
+    deployed = next(each for each in found.commits if any(one.key.kind == "Deployment.apps" for one in each.written))
+    reached = [each for each in found.decisions if each.kept.endswith("reached back")]
+    assert reached
+    assert min(each.began for each in found.decisions) < deployed.at
+    kedge("replay", str(file))
+    # Every decision that wrote a version before the start is there. One that wrote at the end may end after it.
+    window = next(each for each in found.commits if any("RecordingWindow" in one.key.kind for one in each.written))
+    before = [one for each in found.commits if each.revision < window.revision for one in each.written]
+    assert {one.origin.decision for one in before} - {""} <= {each.id for each in found.decisions}
 
 
 def tampered(file: Path) -> Iterator[Path]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.up_workload import MANIFEST, until
 from tests.kit.process_nodes import keeper_pids
+from tests.kit.recordings import small_recording, write_recording
 from tests.tools import need_kubectl
 
 pytestmark = pytest.mark.skipif(
@@ -110,3 +111,20 @@ def test_the_stages_are_drawn_in_place_and_the_terminal_is_left_clean(terminal: 
     assert terminal.cursor_is_shown
     subprocess.run([sys.executable, "-m", "kedge", "down", "--state", str(state), "--grace", "0"], check=True)
     assert keeper_pids(tmp_path) == []
+
+
+def test_the_shell_of_a_recording_on_a_terminal(terminal: Screen, tmp_path: Path) -> None:
+    kept = write_recording(tmp_path / "small.kedge", small_recording())
+    terminal.type(f"{KEDGE} shell {kept}; echo code $?")
+    until(lambda: "revision 4, 00:00:00.000>" in terminal.text, "the prompt is shown")
+    terminal.press("Enter")
+    until(lambda: "#1 of 3" in terminal.text, "an empty line is a step")
+    terminal.type("goto 6")
+    until(lambda: "revision 6, 00:00:02.000>" in terminal.text, "the prompt shows the moment")
+    terminal.type("get pods")
+    until(lambda: "READY" in terminal.text, "a table is shown")
+    terminal.type("nonsense")
+    until(lambda: "there is no verb nonsense" in terminal.text, "an error is shown")
+    terminal.press("C-c")
+    terminal.press("C-d")
+    until(lambda: "\ncode 0" in terminal.text, "the end of the input ends it")

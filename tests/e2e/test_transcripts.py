@@ -140,6 +140,10 @@ def test_a_session_in_the_docs_goes_as_shown(page: Path, tmp_path: Path) -> None
     environment = shell(tmp_path)
     try:
         run_session(script(steps, out), here, environment)
+    except subprocess.TimeoutExpired:
+        at = sum((out / f"{number}.ok").exists() for number in range(len(steps)))
+        printed = (out / f"{at}").read_text() if (out / f"{at}").exists() else ""
+        pytest.fail(f"$ {steps[at].command}\nhas not ended within {SESSION_S:.0f} s of its session:\n{printed}")
     finally:
         for state in {each.parent for each in [*tmp_path.rglob("up.lock"), *tmp_path.rglob("nodes")]}:
             command = [sys.executable, "-m", "kedge", "down", "--grace", "0", "--state", str(state)]

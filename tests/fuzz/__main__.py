@@ -88,6 +88,9 @@ async def fuzz(server: ServerProcess, wanted: int, seed: int) -> Tally:
         used_mb = memory_mb(server.pid)
         memory.note(peer.tally.replies, used_mb)
         print(f"{peer.tally.replies:,} replies, server {used_mb:,.0f} MB, next seed {seed}", flush=True)
+    if memory.warm_mb:
+        grown = memory.last_mb / memory.warm_mb - 1
+        print(f"memory: {memory.warm_mb:,.0f} after {WARM_REPLIES:,} replies, then {memory.last_mb:,.0f}, {grown:+.0%}")
     if memory.problem:
         peer.tally.fault(memory.problem, b"")
     return peer.tally

@@ -23,6 +23,15 @@ SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 READY = "html[data-ready]"
 
 
+def kedge(*words: str) -> str:
+    """Run a command, and return its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kedge", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
     """A browser of this machine, without a window."""

@@ -34,7 +34,13 @@ KEYS = {
         "clone_to_ready_s", "help_cpu_ms", "idle_cpu_percent", "idle_memory_mb", "kill_to_ready_s", "pods_per_second",
         "bare_loop_per_second", "supervisord_per_second", "many_pods_ready_s",
     },
-    "rewind": {"page_first_view_s", "page_frame_ms_p95"},
+    "rewind": {
+        "ring_overhead",
+        "bytes_per_decision",
+        "replayed_per_second",
+        "page_first_view_s",
+        "page_frame_ms_p95",
+    },
     "scheduler": {"shape", "pods_per_second", "p50_ms", "p99_ms", "decisions_per_second"},
 }  # fmt: skip
 
@@ -68,6 +74,30 @@ def test_every_shape_binds_every_pod(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for shape in SHAPES:  # it waits until all are bound, and fails if they never are
         figures = asyncio.run(measure(shape, nodes=200, part=0.02, folder=tmp_path))
         assert figures["pods_per_second"] > 0
+
+
+def test_an_overhead_is_taken_from_the_rounds_that_were_disturbed_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rounds with most context switches are left out, also where they would make the figure lower."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.overhead import Turns, Upkeep, summary_of
+
+    without = Turns(runs=100, cpu_s=1.0)
+    quiet = [(Turns(runs=100, cpu_s=1.1), without)] * 30
+    disturbed = [(Turns(runs=100, cpu_s=0.5, preempted=9), without)] * 10
+    found = summary_of([*disturbed, *quiet], {True: Upkeep(), False: Upkeep()}, per_survivor_s=0.0)
+    assert (found.rounds, found.rounds_used) == (40, 30)
+    assert found.figure == pytest.approx(0.1)
+    assert found.interval == pytest.approx((0.1, 0.1))
+
+
+def test_work_that_is_done_once_a_second_is_part_of_an_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn has the flush of the log in it, nor a certain share of the garbage collector."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.overhead import Turns, Upkeep, summary_of
+
+    rounds = [(Turns(runs=100, cpu_s=1.0, survivors=20), Turns(runs=100, cpu_s=1.0))] * 10
+    found = summary_of(rounds, {True: Upkeep(cpu_s=0.3), False: Upkeep()}, per_survivor_s=0.001)
+    assert found.figure == pytest.approx(0.02 + 0.03)
 
 
 def test_the_cost_of_a_cluster_includes_its_keepers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

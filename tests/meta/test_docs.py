@@ -33,6 +33,7 @@ INLINE = re.compile(r"`((?:make|kedge|kubectl|pip|python|openssl|etcdctl|source)
 
 PLANNED = {
     "make test",
+    "make test PYTHON=python3.13",
     "make test-pythons",
     "make test-slow",
     "make lint",
@@ -47,8 +48,8 @@ PLANNED = {
 
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]*\b")
 FILLED = {
-    "ACCOUNT": "web", "COMMAND": "true", "CONDITION": "delete", "CONTROLLER": "deployment", "DIR": "folder",
-    "FILE": "file.yaml", "OUT": "new.db",
+    "ACCOUNT": "web", "COMMAND": "true", "CHANGE": "limit/lease_s=20", "CONDITION": "delete",
+    "CONTROLLER": "deployment", "DIR": "folder", "FILE": "file.yaml", "OUT": "new.db",
     "FUNCTION": "main", "GROUP": "team", "H1": "h1", "H2": "h2", "H3": "h3", "HOST": "127.0.0.1", "ID": "abc",
     "J": "2", "KIND": "pods", "KUBECONFIG": "file.yaml", "MODULE": "json", "N": "3", "NAME": "web",
     "NODE": "node-1", "POD": "web-1", "PORT": "6443", "PREFIX": "prefix", "S1": "s1", "S2": "s2", "S3": "s3",

@@ -136,6 +136,14 @@ def test_every_step_that_places_a_fault_is_tried_here() -> None:
     tried = {
         each.partition(":")[0] for each in [*BEFORE, *AFTER, *(a for a, _, _ in STRIKES), *(b for _, b, _ in STRIKES)]
     }
-    tried |= {"ignore stop", "outlive kill", "skew clock", "compact history", "restart leader", "kill process"}
+    tried |= {
+        "ignore stop",
+        "outlive kill",
+        "skew clock",
+        "compact history",
+        "restart leader",
+        "kill process",
+        "end process",
+    }
     declared = {name for name, verb in VERBS.items() if verb.act.__module__ in (fault_steps, machine_steps)}
     assert declared <= tried

@@ -92,7 +92,11 @@ def fails(content: str, *, at: str, message: str) -> None:
             "`bnd` is not a write: did you mean `bind`?",
         ),
         (HEAD + "steps:\n  - lose reply: {to: bind, on: Pod/a, after: lunch}\n", "7:46", "expected `commit`"),
-        (HEAD + "steps: []\nexpect:\n  - {object: Pod/a}\n", "8:5", "either `within: 60s` or `always: true`"),
+        (
+            HEAD + "steps: []\nexpect:\n  - {object: Pod/a}\n",
+            "8:5",
+            "one of `within: 60s`, `always: true` and `never: true`",
+        ),
         (HEAD + "steps: []\nexpect:\n  - {within: 5s}\n", "8:5", "exactly one of `object`, `count`"),
         (HEAD + "steps: []\nexpect:\n  - {count: Pod, within: 5s}\n", "8:5", "add `is`, `at least` or `at most`"),
         (

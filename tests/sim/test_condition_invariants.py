@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.kit.cluster import run_without_faults
 from tests.kit.raw_cluster import RawCluster, replica_set, slotted
+from tests.kit.raw_cluster import ready as ready_pod
 from tests.kit.safeguards import replaced
-from tests.objects import config_map, node, pod_key, resource_quota
+from tests.objects import config_map, deployment, node, pod_key, resource_quota
 
 import kedge.sim.standard as standard_module
 from kedge.api.requests import Binding
@@ -18,7 +19,7 @@ from kedge.api.wellknown import DRAIN_NODE, OBEYED_PREFIX, SLOT
 from kedge.keys import Key, Origin
 from kedge.sim.cluster import Cluster
 from kedge.sim.judges.condition_invariants import UNJUDGED, claims_of
-from kedge.sim.judges.facts import LAG_S, Step
+from kedge.sim.judges.facts import LAG_S, STANDING_LAGS, Step
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.sim.standard import run_standard
@@ -108,6 +109,60 @@ def test_a_condition_that_returns_to_older_state_flaps() -> None:
         await write(raw, RS, "Bound", "False", "WaitingForNodes")
 
     assert judged(program)[0] == "no condition flaps"
+
+
+@pytest.mark.parametrize("sets", [1, 2])
+def test_the_counts_of_two_replica_sets_may_be_of_different_times(sets: int) -> None:
+    """The first pod is ready, then the second, then the second is gone: a count of the first may still be missing."""
+    web = Key("Deployment.apps", "default", "web")
+
+    def child(number: int) -> dict[str, Any]:
+        body = replica_set(2)
+        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d-1", "controller": True}
+        body["metadata"] |= {"name": f"web-{number}", "ownerReferences": [owner]}
+        return body
+
+    def replica(number: int) -> dict[str, Any]:
+        body = ready_pod(f"web-{number}-0")
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": True}
+        which = number % sets
+        body["metadata"]["ownerReferences"] = [{**owner, "name": f"web-{which}", "uid": f"rs-{which}"}]
+        return body
+
+    async def program(raw: RawCluster) -> None:
+        body = deployment(replicas=2)
+        body["metadata"]["generation"] = 1
+        body["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+        await raw.add(body, "d-1")
+        for number in range(sets):
+            await raw.add(child(number), f"rs-{number}")
+        await write(raw, web, "Available", "False", by="deployment")
+        for number in range(2):
+            await raw.add(replica(number), f"u-{number}")
+            await asyncio.sleep(1)
+        await write(raw, web, "Available", "True", by="deployment")
+        await raw.cluster.store.commit([], [DeleteKey(pod_key("web-1-0"))])
+        await write(raw, web, "Available", "False", by="deployment")
+
+    assert judged(program)[0] == ("no condition flaps" if sets == 1 else "")
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_pod_of_a_lost_node_keeps_a_repair_open_though_no_replica_is_wanted(lost: bool) -> None:
+    async def program(raw: RawCluster) -> None:
+        await raw.add(replica_set(0), "rs-1")
+        await write(raw, RS, "RepairComplete", "False", "Missing")
+        await asyncio.sleep(LAG_S + 1)
+        await write(raw, RS, "RepairComplete", "True")
+        body = slotted("web-0")
+        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "NodeLost", "observedGeneration": 1}
+        body["status"] = {"conditions": [target] if lost else []}
+        await raw.add(body, "u-1")
+        await write(raw, RS, "RepairComplete", "False", "ReleaseRequested")
+
+    without = ("a_true_condition_holds", "live_copies_are_at_most_desired_plus_surge")
+    assert judged(program, without=without)[0] == ("" if lost else "no condition flaps")
 
 
 def test_a_condition_follows_its_subject_without_a_flap() -> None:
@@ -340,6 +395,27 @@ def test_a_silent_node_does_not_stay_ready_and_a_live_one_does_not_stay_suspect(
         invariant, message = judged(program)
         assert invariant == "a standing condition holds"
         assert about in message
+
+
+def test_a_condition_has_the_time_to_follow_a_new_generation() -> None:
+    """A pod is gone, and much later the spec changes: the condition is judged by the newer change."""
+
+    async def changed_late(raw: RawCluster) -> None:
+        await workload(raw, 1)
+        await write(raw, RS, "Bound", "True", "AllBound")
+        await raw.cluster.store.commit([], [DeleteKey(pod_key("web-0"))])
+        await asyncio.sleep(STANDING_LAGS * LAG_S - 1)
+        await raw.put(RS, lambda found: found["metadata"].update(generation=2))
+        await asyncio.sleep(2)
+        await raw.cluster.create(config_map("in-time"))
+
+    async def never_followed(raw: RawCluster) -> None:
+        await changed_late(raw)
+        await asyncio.sleep(STANDING_LAGS * LAG_S)
+        await raw.cluster.create(config_map("too-late"))
+
+    assert judged(changed_late) == ("", "")
+    assert judged(never_followed)[0] == "a standing condition holds"
 
 
 # -- nothing is left out ---------------------------------------------------------------------------

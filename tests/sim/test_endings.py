@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.kit.cluster import led
 from tests.kit.raw_cluster import RawCluster, ready, replica_set, slotted
 from tests.objects import node, pod, pod_key
 
+from kedge.api.objects import Object
+from kedge.controllers import CONTROLLERS
+from kedge.controllers.replicaset import replica_set_controller
 from kedge.keys import Key
-from kedge.sim.cluster import Cluster
+from kedge.runtime import Controller
+from kedge.sim.cluster import Cluster, ProcessContext
 from kedge.sim.judges.endings import (
     ENDINGS,
     ENDINGS_OF,
+    EndingRule,
+    Unmet,
     budgets_count_the_healthy_pods,
     claims_belong_to_pods,
     conditions_show_the_end,
     endpoints_are_the_ready_pods,
+    expect_settled,
     jobs_finish,
     machines_run_the_bound_pods,
     nodes_are_ready,
     orphans_are_collected,
     replicas_converge,
+    revisions_are_recorded,
     rollouts_come_to_rest,
     stage_counts_equal_the_store,
 )
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
+from kedge.sim.standard import quota
 from kedge.store import DeleteKey
 
 Break = Callable[[RawCluster], Awaitable[None]]
@@ -136,7 +147,18 @@ async def leave_a_node_suspect(raw: RawCluster) -> None:
     await raw.put(Key("Node", "", "node-a"), lambda found: found["status"].update(conditions=suspect))
 
 
-UNFINISHED: list[tuple[Break, Callable[[Judge], bool]]] = [
+async def leave_a_revision_unrecorded(raw: RawCluster) -> None:
+    revision = "deployment.kubernetes.io/revision"
+    deployment = {**replica_set(0), "kind": "Deployment"}
+    deployment["metadata"] = {**deployment["metadata"], "annotations": {revision: "1"}}
+    await raw.add(deployment, "d-1")
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d-1", "controller": True}
+    newer = replica_set(0)
+    newer["metadata"] |= {"name": "web-2", "annotations": {revision: "2"}, "ownerReferences": [owner]}
+    await raw.add(newer, "rs-2")
+
+
+UNFINISHED: list[tuple[Break, EndingRule]] = [
     (leave_a_failure_that_is_over, conditions_show_the_end),
     (want_more_replicas, replicas_converge),
     (stop_in_mid_rollout, replicas_converge),
@@ -151,6 +173,7 @@ UNFINISHED: list[tuple[Break, Callable[[Judge], bool]]] = [
     (list_a_deleted_pod_as_not_ready, endpoints_are_the_ready_pods),
     (miscount_healthy_pods, budgets_count_the_healthy_pods),
     (leave_a_rollout_under_way, rollouts_come_to_rest),
+    (leave_a_revision_unrecorded, revisions_are_recorded),
 ]
 
 
@@ -176,3 +199,99 @@ def test_an_ending_does_not_hold_in_an_unfinished_state(leave: Break, ending: Ca
 
 def test_every_ending_has_an_unfinished_state() -> None:
     assert {*ENDINGS, *ENDINGS_OF.values()} == {ending for _, ending in UNFINISHED}
+
+
+@pytest.mark.parametrize(("leave", "ending"), UNFINISHED, ids=[make.__name__ for make, _ in UNFINISHED])
+def test_an_unmet_ending_names_the_object_what_it_waits_for_and_the_next_component(
+    leave: Break, ending: EndingRule
+) -> None:
+    async def program(sim: Simulation) -> tuple[Unmet, Object | None]:
+        cluster = Cluster(sim)
+        await cluster.set_up()
+        judge = Judge(cluster)
+        await cluster.create(node("node-a"))
+        cluster.add_node("node-a").host.crash()
+        raw = RawCluster(cluster, judge)
+        conditions = [{"type": "Ready", "status": "True"}]
+        await raw.put(Key("Node", "", "node-a"), lambda found: found["status"].update(conditions=conditions))
+        await leave(raw)
+        unmet = next(ending.find_unmet(judge))
+        return unmet, cluster.find(unmet.key)
+
+    unmet, found = run(program, 1, faults=NO_FAULTS).result
+    assert found is not None, unmet
+    assert unmet.waits_for
+    assert unmet.by in CONTROLLERS or unmet.by in ("scheduler", "agent-node-a")
+
+
+def test_a_failure_to_converge_is_explained_by_decision_component_and_fault() -> None:
+    """Two replicas are wanted, and no component starts them."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim, hostile=True)
+        await cluster.set_up()
+        judge = Judge(cluster)
+        cluster.boot("manager", [led(replica_set_controller, "replicaset")])
+        await cluster.create(replica_set(2))
+        await asyncio.sleep(20)
+        sim.heal()
+        expect_settled(judge)
+        await sim.converge(within_s=10)
+
+    violation = run(program, 1, faults=NO_FAULTS).violation
+    assert violation is not None
+    assert violation.invariant == "replicas converge"
+    assert "after the faults stopped: Pod/default/web-0 (revision" in violation.message
+    assert "waits for a node" in violation.message
+    assert "next: scheduler, which does not run" in violation.detail
+
+    async def without_pods(sim: Simulation) -> None:
+        cluster = Cluster(sim, hostile=True)
+        await cluster.set_up()
+        judge = Judge(cluster)
+        sim.faults.script("reply of api.create", "lose", where=lambda about: about.startswith("manager>"))
+        cluster.boot("manager", [led(replica_set_controller, "replicaset")])
+        await cluster.create(quota("all", pods="1"))
+        await cluster.create(replica_set(2))
+        await asyncio.sleep(20)
+        sim.heal()
+        expect_settled(judge)
+        await sim.converge(within_s=10)
+
+    violation = run(without_pods, 1, faults=NO_FAULTS).violation
+    assert violation is not None
+    assert "ReplicaSet.apps/default/web (revision" in violation.message
+    assert "waits for 2 replicas: it has 1 pods, 0 of them ready" in violation.message
+    lines = violation.detail.splitlines()
+    assert lines[1].startswith("last decision: replicaset:")
+    assert " on manager ended at " in lines[1]
+    assert any(line.startswith("  get ReplicaSet.apps default/web: revision ") for line in lines)
+    assert any(line.startswith("next: replicaset on manager leads; the key is ") for line in lines)
+    assert lines[-1].startswith("last fault: lose: reply of api.create manager>api-0")
+
+
+def test_a_component_that_crashes_is_reported_with_host_task_and_decision() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        await cluster.set_up()
+        Judge(cluster)
+
+        def broken(context: ProcessContext) -> Controller:
+            made = replica_set_controller(context.runtime())
+            made.reconciler = Broken()
+            return made
+
+        cluster.boot("manager", [broken])
+        await cluster.create(replica_set(2))
+        await asyncio.sleep(20)
+
+    violation = run(program, 1, faults=NO_FAULTS).violation
+    assert violation is not None
+    assert violation.invariant == "no unhandled error"
+    assert "task replicaset reconciling ReplicaSet.apps/default/web failed" in violation.message
+    assert "on host manager, in decision replicaset:" in violation.message
+
+
+class Broken:
+    async def reconcile(self, ctx: object, key: Key) -> None:
+        raise ZeroDivisionError(f"{key} in {ctx is None}")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.kit.account_breaks import ACCOUNT_BREAKS
 from tests.kit.cluster import run_without_faults
 from tests.kit.raw_cluster import RawCluster, replica_set, slotted
 from tests.objects import config_map, node, pod, pod_key, resource_quota, zone_quota
@@ -346,6 +347,7 @@ BREAKS: list[tuple[Break, str]] = [
     (start_a_pod_twice, "a pod uid has one live process"),
     (start_a_second_copy_of_at_most_one, "an at most one slot has one live copy"),
     (start_on_another_node, "a process is started only for its binding"),
+    *ACCOUNT_BREAKS,
 ]
 
 
@@ -389,6 +391,26 @@ def test_foreground_deletion_need_not_wait_for_later_children(existed: bool) -> 
         else:
             await cluster.create(child)
         await cluster.store.commit([], [DeleteKey(owner.key)])
+
+    run_without_faults(program)
+
+
+def test_a_controller_may_remove_a_replica_that_has_just_become_the_only_ready_one() -> None:
+    """It decided when the replica was not ready: it has had no time to see the change."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        await cluster.set_up()
+        raw = RawCluster(cluster, Judge(cluster))
+        await raw.add(replica_set(2), "rs-1")
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        await raw.add({**slotted("web-0"), "status": ready}, "u-1")
+        await raw.add(slotted("web-1"), "u-2")
+        await asyncio.sleep(120)
+        await raw.put(pod_key(), lambda found: found.update(status={}))
+        await asyncio.sleep(10)
+        await raw.put(pod_key("web-1"), lambda found: found.update(status=ready))
+        await cluster.store.commit([], [DeleteKey(pod_key("web-1"))], origin=Origin("", "replicaset:p1:1"))
 
     run_without_faults(program)
 

@@ -2,7 +2,8 @@
 
 `trace STORE SEED COMMITS` writes until so many commits are acknowledged, and ends as by a kill. Each acknowledgement
 is written to a file beside the store, so that the trace has it in its place. `errors FOLDER SEED CASES` fails a drawn
-write or sync with EIO in each case, and checks the store that is opened again. It prints counts as JSON.
+write or sync with EIO in each case, and checks the store that is opened again. `stalls FOLDER MILLISECONDS CASES` lets
+every sync take so much longer. Both print counts as JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import json
 import os
 import random
 import sys
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +25,8 @@ from tests.torture.disk_trace import Call
 
 from kedge.env import system_env
 from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.store import Put
 from kedge.store.sqlite import SqliteStore
 
 
@@ -140,10 +145,43 @@ async def _reopened(
         await store.close()
 
 
+async def stall_disk(path: Path, stall_ms: int, commits: int) -> dict[str, float]:
+    """Commits and a compaction on a disk whose syncs stall: the turns of the loop meanwhile, and the longest one."""
+    disk = ctypes.CDLL(None)
+    store = await SqliteStore.open(path, system_env(limits=replace(LIMITS, wal_pages_max=10)))
+    turns, longest_s, last_s = 0, 0.0, time.monotonic()
+
+    async def turn() -> None:
+        nonlocal turns, longest_s, last_s
+        while True:
+            await asyncio.sleep(0.001)
+            now_s = time.monotonic()
+            turns, longest_s, last_s = turns + 1, max(longest_s, now_s - last_s), now_s
+            if turns == 100:
+                disk.kedge_disk_stall(stall_ms)
+            elif stall_ms < 0 and turns % 100 == 0:
+                disk.kedge_disk_stall(0)  # the disk answers again: only a loop that it does not hold gets here
+
+    turning = asyncio.create_task(turn())
+    while turns < 100:  # noqa: ASYNC110  turns are what is counted
+        await asyncio.sleep(0.001)
+    for n in range(commits):
+        await store.commit([], [Put(Key("Thing", "ns", f"t{n % 5}"), b"x" * 100)])
+        if stall_ms < 0:
+            disk.kedge_disk_stall(stall_ms)
+    await store.compact(await store.revision())
+    turning.cancel()
+    disk.kedge_disk_stall(0)
+    await store.close()
+    return {"turns": turns, "longest_ms": round(longest_s * 1000, 1), "sync_s_max": store.statistics().sync_s_max}
+
+
 def main() -> None:
     what, path, seed, count = sys.argv[1:]
     if what == "trace":
         run_load(Path(path), seed, AckFile(Path(path), int(count)))
+    elif what == "stalls":
+        print(json.dumps(asyncio.run(stall_disk(Path(path), int(seed), int(count)))))
     else:
         print(json.dumps(fail_disk(Path(path), seed, int(count))))
 

@@ -1,5 +1,5 @@
 /* Between a process and the files of one store, by LD_PRELOAD: records every write, cut and sync in order, and fails
- * a chosen one with EIO. Other files are not touched.
+ * a chosen one with EIO, or lets its syncs stall. Other files are not touched.
  *
  * KEDGE_DISK_STORE is the path of the store; its log, mark and acknowledgements have that path and a suffix.
  * KEDGE_DISK_TRACE is the file of the records; without it nothing is recorded. */
@@ -40,6 +40,16 @@ void kedge_disk_arm(int kind, int file, int after, int always) {
 }
 
 int kedge_disk_failures(void) { return failures; }
+
+/* Syncs of the store take this much longer; a negative number of milliseconds is for ever, until the next call. */
+static volatile int stall_ms;
+
+void kedge_disk_stall(int ms) { stall_ms = ms; }
+
+static void stall(void) {
+    for (int waited = 0; stall_ms < 0 || waited < stall_ms; waited++)
+        usleep(1000);
+}
 
 static void prepare(void) {
     if (trace != -2)
@@ -138,6 +148,8 @@ static int synced(int fd, long call) {
     int file = file_of(fd);
     if (file >= 0 && fails(SYNC, file))
         return -1;
+    if (file >= 0)
+        stall();
     int done = syscall(call, fd);
     if (file >= 0 && done == 0)
         note(SYNC, file, 0, NULL, 0);

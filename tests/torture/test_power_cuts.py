@@ -54,3 +54,12 @@ def test_an_error_of_the_disk_loses_nothing_that_was_acknowledged(tmp_path: Path
     )
     assert sum(faults.values()) > cases // 4
     assert ended["OutcomeUnknown"], "no commit was in doubt: the test is void"
+
+
+def test_a_sync_that_never_ends_does_not_hold_the_loop(tmp_path: Path) -> None:
+    """Every sync stalls until the loop has made a hundred turns: commits, checkpoints and a compaction."""
+    store = tmp_path / "a.db"
+    printed = run_shimmed(tmp_path, store, ["stalls", str(store), "-1", "12"])
+    counts = json.loads(printed)
+    print(printed)
+    assert counts["turns"] > 12 * 100

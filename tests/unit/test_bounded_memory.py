@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from tests.objects import CONFIG_MAP, asynchronous, make_env, make_world
+import asyncio
+
+from tests.objects import CONFIG_MAP, NAMESPACE, asynchronous, make_env, make_world
 
 from kedge.api.access import Attributes
+from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
+from kedge.api.requests import Create, Delete
 from kedge.api.views import PodView
 from kedge.api.views.core import Container, EnvVar, PodSpec
+from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE
+from kedge.client.contract import Client
+from kedge.client.direct import DirectTransport
+from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
 from kedge.controllers.node.heartbeats import _ZONES_MAX, Heartbeats
+from kedge.env import system_env
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.placement import predicates
 from kedge.placement.stored_ledger import StoredLedger
+from kedge.runtime.controller import ControllerRuntime
 from kedge.server.audit.policy import WRITES_POLICY, AuditRead
 from kedge.server.http.flow.list_costs import ListCosts, ListShape
+from kedge.server.service import Service
 from kedge.server.service.ledgers import Ledgers
+from kedge.store.memory import MemoryStore
 
 
 @asynchronous
@@ -78,3 +90,27 @@ def test_zones_that_nodes_no_longer_have_are_forgotten() -> None:
     for number in range(2 * _ZONES_MAX):
         heartbeats.survey(f"zone-{number}", {f"zone-{number}": ["a"]})
     assert len(heartbeats._zones) == _ZONES_MAX
+
+
+@asynchronous
+async def test_leases_without_nodes_leave_nothing_behind() -> None:
+    env = system_env()
+    client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NODE_LEASE_NAMESPACE}}
+    await client.send(Create(NAMESPACE, namespace))
+    controller = lifecycle_controller(ControllerRuntime(client, env))
+    assert isinstance(controller.reconciler, NodeLifecycle)
+    seen = controller.reconciler._heartbeats._nodes
+    running = asyncio.ensure_future(controller.run())
+    lease = KINDS.of_key_kind(LEASE_KIND)
+    async with asyncio.timeout(60):
+        for number in range(5):
+            body = {"apiVersion": lease.api_version, "kind": "Lease", "metadata": {"name": f"hostile-{number}"}}
+            made = await client.send(Create(lease, body, namespace=NODE_LEASE_NAMESPACE))
+            while not seen:  # noqa: ASYNC110  there is no event to wait for
+                await asyncio.sleep(0.01)
+            await client.send(Delete(made.object.key))
+            while seen:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    await controller.stop()
+    await running

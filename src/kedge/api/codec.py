@@ -50,9 +50,28 @@ def decode_json(body: bytes) -> Any:
         value = _DECODER.decode(body)
     except _DECODE_ERRORS as error:
         raise _bad_body(error, body) from error
-    if body.count(b"{") + body.count(b"[") > OBJECT_DEPTH_MAX and containers_in(value) is None:
+    if (opened := body.count(b"{") + body.count(b"[")) > OBJECT_DEPTH_MAX and _nests_too_deep(value, opened):
         raise _too_deep()
     return value
+
+
+def _nests_too_deep(value: Any, containers_max: int) -> bool:
+    """Whether a decoded body of at most so many objects and lists has more levels of them than an object may have."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > OBJECT_DEPTH_MAX:
+            return True
+        containers_max -= len(level)
+        if containers_max <= OBJECT_DEPTH_MAX - depth:
+            return False  # even if each of the others is inside the one before
+        level = [
+            item
+            for container in level
+            for item in (container.values() if type(container) is dict else container)
+            if type(item) is dict or type(item) is list
+        ]
+    return False
 
 
 def containers_in(value: Any, depth_max: int = OBJECT_DEPTH_MAX, types: tuple[type, ...] = (dict, list)) -> int | None:

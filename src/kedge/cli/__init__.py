@@ -46,6 +46,7 @@ VERBS = {
     "scenario": "Run an incident on a simulated cluster and print its timeline.",
     "scheduler": "Run a scheduler, in a process of its own.",
     "secrets": "Make and rotate the keys that encrypt Secrets at rest.",
+    "shell": "Open a prompt at a moment of a recording.",
     "server": "Serve the API over HTTPS.",
     "store": "Verify the file of a store, and salvage a damaged one.",
     "timeline": "Print the changes of an object and of everything it owns.",

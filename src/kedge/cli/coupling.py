@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kedge.cli.recording_option import at_option, check_at, open_recording, recording_option
 from kedge.cli.state_folder import DECISIONS, command_errors
 from kedge.cli.up import no_cluster, state_in_use
 
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
 @click.argument("controller")
 @click.option("--decision", default="", metavar="ID", help="Only the inputs of this decision, as `kedge why` names it.")
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that `kedge up` was given.")
-@click.option(
-    "--recording",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Read a kept file instead of the decision log of a cluster.",
-)
+@recording_option
+@at_option()
 @click.option("--declared", is_flag=True, help="Add edges that watches and fixed roles declare and no record shows.")
 @click.option(
     "--code",
@@ -45,6 +43,7 @@ def coupling(
     decision: str,
     state: Path | None,
     recording: Path | None,
+    at: str | None,
     declared: bool,
     code: tuple[str, ...],
     output: str,
@@ -54,8 +53,9 @@ def coupling(
     Each edge is a field that one writes and the other reads: whether a change wakes the reader, and whether another
     value changes a decision. Then paths over two hops, cycles, fights and shared limits.
     """
+    check_at(recording, at)
     with command_errors():
-        records = _from_file(recording) if recording is not None else _from_log(state_in_use(state))
+        records = open_recording(recording, at)[0] if recording is not None else _from_log(state_in_use(state))
         found = asyncio.run(coupling_from(records, controller, decision=decision, declared=declared, code=code))
     if output == "json":
         import json
@@ -63,12 +63,6 @@ def coupling(
         click.echo(json.dumps(found.document(), indent=2))
     else:
         click.echo(found.dot() if output == "dot" else "\n".join(found.lines()))
-
-
-def _from_file(path: Path) -> Recording:
-    from kedge.observe.readers.recording import read_recording
-
-    return read_recording(path)
 
 
 def _from_log(folder: Path) -> Recording:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
+from kedge.cli.recording_option import at_option, check_at, recording_option
 from kedge.cli.resources.arguments import SELECTOR
 from kedge.cli.resources.manifests_option import FILES_OPTION, RECURSIVE_OPTION
-from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
+from kedge.cli.resources.session import ServerChoice, Session, cluster_options
 from kedge.cli.resources.shell_completion import complete_objects, complete_output
 
 
@@ -37,11 +39,25 @@ from kedge.cli.resources.shell_completion import complete_objects, complete_outp
 @click.option("--label-columns", "-L", multiple=True, metavar="LABEL,...", help="With a column for each label.")
 @click.option("--ignore-not-found", is_flag=True, help="A name that does not exist is no error.")
 @click.option("--types", is_flag=True, help="List the resource types of the server instead.")
+@recording_option
+@at_option()
 @cluster_options
-def get(choice: ServerChoice, words: tuple[str, ...], filenames: tuple[str, ...], types: bool, **options: Any) -> None:
+def get(
+    choice: ServerChoice,
+    words: tuple[str, ...],
+    filenames: tuple[str, ...],
+    types: bool,
+    recording: Path | None,
+    at: str | None,
+    **options: Any,
+) -> None:
     """Print objects, such as `kedge get pods`, `kedge get deploy/web -o yaml` or `kedge get pods -A -w`."""
     from kedge.cli.resources.object_list import TypeListing, check_listing, print_types
+    from kedge.cli.resources.recorded_session import run_reading
 
+    check_at(recording, at)
+    if recording is not None and (options["watch"] or options["watch_only"]):
+        raise click.UsageError("a recording does not change: leave out --watch, or move with --at")
     if not types:
         check_listing(words, filenames, options)
 
@@ -51,7 +67,7 @@ def get(choice: ServerChoice, words: tuple[str, ...], filenames: tuple[str, ...]
         else:
             await TypeListing(session, _query(options), options).run(words, filenames)
 
-    run_session(choice, work)
+    run_reading(choice, recording, at, work)
 
 
 def _query(options: Mapping[str, Any]) -> dict[str, str]:

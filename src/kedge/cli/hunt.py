@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from kedge.cli.exhaustive_hunt import exhaustive_options, hunt_exhaustively
+from kedge.cli.lineage_hunt import hunt_lineage
 
 if TYPE_CHECKING:
     from kedge.sim.kernel import Hunt, SimulationTarget
@@ -35,6 +38,11 @@ SHRINK_RUNS = 600
     metavar="MODULE:FUNCTION",
     help="Check this invariant too, at every commit of a scenario. Repeat it for more.",
 )
+@click.option("--bad", default="", metavar="CONDITION", help="With a recording: a bad state, as an expectation.")
+@click.option(
+    "--runs", type=click.IntRange(2), default=100, show_default=True, help="With a recording: how many runs to make."
+)
+@exhaustive_options
 @click.option(
     "--jobs",
     "-j",
@@ -79,12 +87,15 @@ def hunt(
     weak: bool,
     without: str,
     invariants: tuple[str, ...],
+    bad: str,
+    runs: int,
     jobs: int,
     executor: str,
     policy: str,
     depth: int,
     directory: Path,
     shrink_runs: int | None,
+    **search: Any,
 ) -> None:
     """Hunt for bugs in TARGET: package.module:name or file.py:name, an async function that takes a Simulation; or a
     scenario, FILE.yaml or a name of `kedge scenario list`.
@@ -92,21 +103,23 @@ def hunt(
     The steps of a scenario stay, and each seed adds the faults of a swarm. Every invariant and every `always` must hold
     at each commit; its expectations must hold once faults have stopped.
 
+    With a FILE.kedge, a recorded run or an incident, the search is around it: one further fault at a time, by growing
+    distance. For a run that is bad itself, the report has the conditions that it needs.
+
+    With --exhaustive a small world runs in every order of its first deliveries. With --lineage the messages are lost
+    that a good outcome rests on, smallest plans first.
+
     Exit code 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
     """
     from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
-    from kedge.sim.kernel import find_target
     from kedge.sim.kernel import hunt as run_hunt
 
+    _search(target, directory, SHRINK_RUNS if shrink_runs is None else shrink_runs, **search)
+    _hunt_recording(target, weak, without, bad, runs, directory)
     try:
         with known_targets():
-            if is_scenario(target):
-                aim, first, shrinks, flags = _scenario(target, weak, without, invariants)
-            elif weak or without or invariants:
-                raise click.UsageError("--weak, --without and --invariant are for scenarios: give FILE.yaml or a name")
-            else:
-                aim, first, shrinks, flags = find_target(target), 0, SHRINK_RUNS, []
+            aim, first, shrinks, flags = _aim(target, weak, without, invariants)
         start = first if start is None else start
         with known_targets(), SeedProgress(seeds) as progress:
             found = run_hunt(
@@ -128,6 +141,43 @@ def hunt(
     raise SystemExit(1 if found.groups else 2 if found.lost or found.broken or found.marks_missed() else 0)
 
 
+def _search(target: str, directory: Path, shrink_runs: int, exhaustive: bool, lineage: bool, **bounds: Any) -> None:
+    """Search systematically and exit; return if seeds are wanted."""
+    if exhaustive and lineage:
+        raise click.UsageError("--exhaustive and --lineage are two searches: give either")
+    if exhaustive:
+        hunt_exhaustively(target, directory, shrink_runs, **bounds)
+    if lineage:
+        hunt_lineage(target, directory, shrink_runs, faults=bounds["faults"] or 1, runs_max=bounds["runs_max"])
+
+
+def _hunt_recording(target: str, weak: bool, without: str, bad: str, runs: int, directory: Path) -> None:
+    """Search around a recording and exit; return if the target is none."""
+    from kedge.cli.incident_around import hunt_recording, is_recording
+    from kedge.cli.named_targets import known_targets
+    from kedge.errors import KedgeError
+
+    if not is_recording(target):
+        if bad:
+            raise click.UsageError("--bad is for a recording: give the FILE.kedge of a run or an incident")
+        return
+    try:
+        with known_targets():
+            lines, code = hunt_recording(
+                Path(target),
+                weak=weak,
+                without=without,
+                bad=bad,
+                runs=runs,
+                directory=directory,
+                on_run=lambda text: click.echo(text, err=True),
+            )
+    except KedgeError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("\n".join(lines))
+    raise SystemExit(code)
+
+
 def is_scenario(target: str) -> bool:
     """Whether it is a scenario file, or the name of a scenario that ships with kedge."""
     from kedge.sim.scenario import library_names
@@ -135,10 +185,22 @@ def is_scenario(target: str) -> bool:
     return target.endswith((".yaml", ".yml")) or target in library_names()
 
 
+def _aim(
+    target: str, weak: bool, without: str, invariants: tuple[str, ...]
+) -> tuple[SimulationTarget, int, int, list[str]]:
+    """The target, its first seed, the runs to shrink a failure, and the flags that name the variant."""
+    from kedge.sim.kernel import find_target
+
+    if is_scenario(target):
+        return _scenario(target, weak, without, invariants)
+    if weak or without or invariants:
+        raise click.UsageError("--weak, --without and --invariant are for scenarios: give FILE.yaml or a name")
+    return find_target(target), 0, SHRINK_RUNS, []
+
+
 def _scenario(
     name: str, weak: bool, without: str, invariants: tuple[str, ...]
 ) -> tuple[SimulationTarget, int, int, list[str]]:
-    """The target, its first seed, the runs to shrink a failure, and the flags that name the variant."""
     from kedge.sim.scenario import load_scenario
     from kedge.sim.scenario.hunt_targets import SHRINK_RUNS as FEW
     from kedge.sim.scenario.hunt_targets import hunt_target

@@ -7,7 +7,6 @@ to a server when it ends. The file is read by `kedge replay`, `why`, `timeline`,
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kedge.cli.incident_around import incident_test
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.resources.session import ServerChoice, Session, cluster_options, run_session
 
 if TYPE_CHECKING:
-    from kedge.cli.incidents.incident_file import IncidentParts
+    from kedge.cli.incidents.collection import HeldRecords, ServerSet
 
 HEADER = ("NAME", "STATE", "SINCE", "PROCESSES", "SENT", "BYTES")
 TYPE = "recordingwindows"
@@ -28,9 +28,21 @@ WITHIN_S = 30.0
 _POLL_S = 0.2
 
 
+_SERVERS_OPTION = click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="URL",
+    help="Another server of the cluster, whose records are asked for too; repeat it for several.",
+)
+
+
 @click.group()
 def incident() -> None:
     """Record the whole cluster for a while, into one file that can be replayed."""
+
+
+incident.add_command(incident_test)
 
 
 @incident.command()
@@ -38,11 +50,25 @@ def incident() -> None:
 @click.option("--since", "since_s", type=DURATION, default=0.0, help="Reach back, such as 10m, as far as records do.")
 @click.option("--for", "for_s", type=DURATION, default=3600.0, show_default="1h", help="End by itself after this long.")
 @click.option("--reason", default="", help="Why, such as the name of an alert.")
+@click.option(
+    "--redact",
+    multiple=True,
+    metavar="KIND:FIELD",
+    help="Hide the values of a field in the file, such as ConfigMap:data or *:env.value; repeat it for several.",
+)
 @cluster_options
-def start(choice: ServerChoice, name: str, since_s: float, for_s: float, reason: str) -> None:
+def start(choice: ServerChoice, name: str, since_s: float, for_s: float, reason: str, redact: tuple[str, ...]) -> None:
     """Begin to record."""
     from kedge.api.timestamps import format_time
+    from kedge.errors import BadRequest
     from kedge.limits import Limits
+    from kedge.observe.records import parse_redacted
+
+    try:
+        for each in redact:
+            parse_redacted(each)
+    except BadRequest as error:
+        raise click.BadParameter(str(error), param_hint="--redact") from error
 
     longest_s = Limits().decision_window_s_max
     if not 0 < for_s <= longest_s:
@@ -57,6 +83,7 @@ def start(choice: ServerChoice, name: str, since_s: float, for_s: float, reason:
             "since": format_time(now - timedelta(seconds=since_s)),
             "collect": True,
             "reason": reason or "an incident",
+            "redact": list(redact),
         }
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": chosen}, "spec": spec}
         await session.rest.call("POST", session.path(kind), body=body)
@@ -70,9 +97,11 @@ def start(choice: ServerChoice, name: str, since_s: float, for_s: float, reason:
 @click.argument("name", default="")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The file; without it NAME.kedge.")
 @click.option("--within", "within_s", type=DURATION, default=WITHIN_S, show_default="30s", help="Wait so long for all.")
+@_SERVERS_OPTION
 @cluster_options
-def stop(choice: ServerChoice, name: str, out: Path | None, within_s: float) -> None:
+def stop(choice: ServerChoice, name: str, out: Path | None, within_s: float, servers: tuple[str, ...]) -> None:
     """End the incident NAME, or the only one that is open, and write its file."""
+    from kedge.cli.incidents.collection import server_set
 
     async def work(session: Session) -> None:
         from kedge.api.timestamps import format_time
@@ -82,11 +111,12 @@ def stop(choice: ServerChoice, name: str, out: Path | None, within_s: float) -> 
         chosen = window["metadata"]["name"]
         now = datetime.now(UTC)
         if _time(window["spec"]["until"]) > now:
-            window = await session.patch(kind, chosen, {"spec": {"until": format_time(now)}})
-        records = await _wait_sent(session, chosen, within_s)
+            window = await session.patch(kind, chosen, {"spec": {"until": format_time(now), "stopped": True}})
         path = out or Path(f"{chosen}.kedge")
-        for line in await _write_file(session, window, records, path):
-            click.echo(line)
+        async with server_set(session.address, servers) as asked:
+            held = await _wait_sent(asked, chosen, within_s)
+            for line in await _write_file(asked, window, held, path):
+                click.echo(line)
         await session.rest.call("DELETE", session.path(kind, chosen))
         click.echo(f"\nwritten to {path}; replay it with: kedge replay {path}")
 
@@ -136,12 +166,19 @@ def show(file: Path, output: str) -> None:
 
 @incident.command()
 @click.argument("name")
+@_SERVERS_OPTION
 @cluster_options
-def delete(choice: ServerChoice, name: str) -> None:
+def delete(choice: ServerChoice, name: str, servers: tuple[str, ...]) -> None:
     """Remove the records of the incident NAME from the server. Files that were written stay."""
+    from kedge.cli.incidents.collection import server_set
+    from kedge.errors import NotFound
 
     async def work(session: Session) -> None:
-        await session.rest.call("DELETE", _path(name))
+        async with server_set(session.address, servers) as asked:
+            if not await asked.delete(name):
+                raise NotFound(
+                    f"no server has records of incident {name}: `kedge incident list` prints those there are"
+                )
         click.echo(f"the records of {name} are removed")
 
     run_session(choice, work)
@@ -173,69 +210,42 @@ async def _chosen(session: Session, kind: Any, name: str) -> dict[str, Any]:
     return windows[0]
 
 
-async def _wait_sent(session: Session, name: str, within_s: float) -> dict[str, Any]:
-    """Wait until every process that takes part has sent everything, or for so long. Returns what the server has."""
+async def _wait_sent(servers: ServerSet, name: str, within_s: float) -> HeldRecords:
+    """Wait until every process that takes part has sent everything, or for so long. Returns what the servers have."""
     from kedge.cli.progress import ProgressBar
-    from kedge.errors import NotFound
 
     loop = asyncio.get_running_loop()
     end_s = loop.time() + within_s
     bar = ProgressBar("collecting records")
-    found: dict[str, Any] = {"processes": []}
     quiet = 0
-    while loop.time() < end_s:
-        with suppress(NotFound):  # no process takes part yet
-            found = await session.rest.call("GET", _path(name))
-        done = [each["done"] for each in found["processes"]]
-        bar(sum(done), max(1, len(done)))
+    while True:
+        held = await servers.held(name)
+        bar(sum(each.done for each in held.processes.values()), max(1, len(held.processes)))
         # A process may begin a moment after the others: all must have ended several times in a row.
-        quiet = quiet + 1 if done and all(done) else 0
-        if quiet > 2:
-            break
+        quiet = quiet + 1 if held.complete else 0
+        if quiet > 2 or loop.time() >= end_s:
+            return held
         await asyncio.sleep(_POLL_S)
-    return found
 
 
-async def _write_file(session: Session, window: dict[str, Any], records: dict[str, Any], out: Path) -> list[str]:
+async def _write_file(servers: ServerSet, window: dict[str, Any], held: HeldRecords, out: Path) -> list[str]:
     from importlib.metadata import version
+
+    import msgspec
 
     from kedge.cli.incidents.incident_file import lines_of, merge_parts, write_sections
     from kedge.kept import write_kept
+    from kedge.observe.records import parse_redacted
 
-    spec = window["spec"]
+    spec, name = window["spec"], window["metadata"]["name"]
     since, until = _time(spec.get("since") or window["metadata"]["creationTimestamp"]), _time(spec["until"])
     with TemporaryDirectory() as folder:
-        parts = await _fetch(session, window["metadata"]["name"], records, Path(folder))
-        summary, recording = merge_parts(window["metadata"]["name"], since, until, parts, kedge=version("kedge"))
-        write_kept(out, write_sections(summary, recording))
+        parts = await servers.fetch(name, held, Path(folder))
+        summary, recording = merge_parts(name, since, until, parts, kedge=version("kedge"))
+        summary = msgspec.structs.replace(summary, gaps=(*held.gaps, *summary.gaps))
+        redact = [parse_redacted(each) for each in spec.get("redact", ())]
+        write_kept(out, write_sections(summary, recording, redact=redact))
     return lines_of(summary, recording)
-
-
-async def _fetch(session: Session, name: str, records: dict[str, Any], folder: Path) -> list[IncidentParts]:
-    from kedge.cli.incidents.incident_file import IncidentParts
-    from kedge.cli.progress import ProgressBar
-
-    bar, got, total = ProgressBar("fetching records"), 0, max(1, records.get("bytes", 0))
-    made = []
-    for process in records["processes"]:
-        parts = IncidentParts(process["name"], process["done"])
-        for part in process["parts"]:
-            path = folder / process["name"] / part["name"]
-            path.parent.mkdir(exist_ok=True)
-            with path.open("wb") as file:
-                at = 0
-                while at < part["bytes"]:
-                    url = _path(name, process["name"], part["name"])
-                    data = await session.rest.read("GET", url, query={"at": str(at)}, accept="*/*")
-                    if not data:
-                        break
-                    file.write(data)
-                    at += len(data)
-                    got += len(data)
-                    bar(min(got, total), total)
-            parts.files.append(path)
-        made.append(parts)
-    return made
 
 
 def _row(name: str, window: dict[str, Any] | None, records: dict[str, Any] | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
+from kedge.agent.core import recheck_sync
 from kedge.api.objects import Object
 from kedge.api.wellknown import POD_KIND
 from kedge.client.contract import Client
@@ -26,7 +27,7 @@ from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.what_if import InputChange, apply_changes
 from kedge.observe.readers.why import Answer, EvidenceLine, placement_text
 from kedge.observe.recording.recorder import Recorder
-from kedge.observe.records import Decision
+from kedge.observe.records import Decision, OutsideEvent
 from kedge.runtime import ControllerRuntime, CutOff, ReceivedEvidence, Reconciler, RecordedEvidence, recheck
 from kedge.runtime.cache import CacheSet, ReceivedLog
 from kedge.runtime.cache.kept_log import KeptLogs
@@ -40,7 +41,7 @@ NO_LOGS: Final = "scheduling attempts, whose caches are not in the records"
 _OTHER: Final = "decisions of controllers that are not kedge's own"
 REPORTS: Final = "reports, which decide nothing"
 _ADMISSION: Final = "decisions of admission, which the commit itself proved"
-AGENTS: Final = "decisions of agents, whose inputs are the processes of a machine"
+AGENTS: Final = "syncs of agents that observed nothing: they failed before"
 
 
 class RecheckReport(NamedTuple):
@@ -52,7 +53,9 @@ class RecheckReport(NamedTuple):
     """By reason: decisions that were not run again."""
 
     def lines(self) -> list[EvidenceLine]:
-        found = [f"{self.agreed} decisions were run again and agree" if self.agreed else "no decision was run again"]
+        some = "1 decision was run again and agrees"
+        many = f"{self.agreed} decisions were run again and agree" if self.agreed else "no decision was run again"
+        found = [some if self.agreed == 1 else many]
         found += [f"not run again: {count} {why}" for why, count in self.skipped.items()]
         found += [f"DIFFERS: {each}" for each in self.differences[:DIFFERENCES_MAX]]
         if len(self.differences) > DIFFERENCES_MAX:
@@ -60,28 +63,69 @@ class RecheckReport(NamedTuple):
         return [EvidenceLine("recheck", each) for each in found]
 
 
+class Rerun(NamedTuple):
+    """The outcome of one decision that was to run again."""
+
+    skipped: str = ""
+    """Why it did not run, as the end of a sentence about several; empty if it ran."""
+    difference: str = ""
+    """How it came out otherwise; empty if it agrees."""
+
+    @property
+    def text(self) -> str:
+        return (
+            f"DIFFERS: {self.difference}" if self.difference else f"not run: {self.skipped}" if self.skipped else "same"
+        )
+
+
+class DecisionReruns:
+    """Runs decisions of one recording again, each on the inputs that its record has."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._received = recording.received
+        self._outside = recording.outside
+        self._usual = env_of(recording)
+        self._envs: dict[str, Env] = {}
+        """By decider: an environment with the limits of its process."""
+        self._reconcilers: dict[Limits, dict[str, Reconciler]] = {}
+        self._logs: dict[str, KeptLogs] = {}
+
+    async def run(self, decision: Decision) -> Rerun:
+        process = decision.process
+        env = self._env_of(process)
+        if process not in self._logs:
+            self._logs[process] = KeptLogs(self._received, process, env.limits)
+        logs = self._logs[process].at(decision.marks)
+        if env.limits not in self._reconcilers:
+            self._reconcilers[env.limits] = reconcilers_of(env)
+        try:
+            return Rerun(skipped=await _recheck_one(decision, logs, self._reconcilers[env.limits], env))
+        except ReplayDiverged as error:
+            return Rerun(difference=str(error))
+        except Compacted:
+            return Rerun(skipped="decisions whose inputs are no longer in the records")
+        except CutOff:
+            return Rerun()  # it agrees up to the end of its process
+
+    def _env_of(self, process: str) -> Env:
+        if process not in self._envs:
+            own = (each for each in self._outside if process in each.data.get("deciders", ()))
+            event = next(own, None)
+            self._envs[process] = self._usual if event is None else system_env(limits=_limits_of(event))
+        return self._envs[process]
+
+
 async def recheck_decisions(decisions: Iterable[Decision], recording: Recording) -> RecheckReport:
     """Run each decision again on the inputs that its record has, and compare."""
-    env = env_of(recording)
-    reconcilers = reconcilers_of(env)
-    logs: dict[str, KeptLogs] = {}
+    reruns = DecisionReruns(recording)
     agreed, differences = 0, []
     skipped: Counter[str] = Counter()
     for decision in decisions:
-        if decision.process not in logs:
-            logs[decision.process] = KeptLogs(recording.received, decision.process, env.limits)
-        why = ""
-        try:
-            why = await _recheck_one(decision, logs[decision.process].at(decision.marks), reconcilers, env)
-        except ReplayDiverged as error:
-            differences.append(str(error))
-            continue
-        except Compacted:
-            why = "decisions whose inputs are no longer in the records"
-        except CutOff:
-            pass  # it agrees up to the end of its process
-        if why:
-            skipped[why] += 1
+        again = await reruns.run(decision)
+        if again.difference:
+            differences.append(again.difference)
+        elif again.skipped:
+            skipped[again.skipped] += 1
         else:
             agreed += 1
     return RecheckReport(agreed, tuple(differences), dict(skipped))
@@ -99,7 +143,7 @@ async def _recheck_one(
     if decision.part_of:
         return REPORTS
     if decision.pod_run is not None:
-        return AGENTS
+        return "" if recheck_sync(decision, env.limits) else AGENTS
     if decision.admission is not None:
         return _ADMISSION
     reconciler = reconcilers.get(decision.controller)
@@ -111,12 +155,14 @@ async def _recheck_one(
 
 def env_of(recording: Recording) -> Env:
     """An environment with the limits of the run, where the recording has them: decisions depend on some of them."""
+    event = next((each for each in recording.outside if each.data.get("limits")), None)
+    return system_env() if event is None else system_env(limits=_limits_of(event))
+
+
+def _limits_of(event: OutsideEvent) -> Limits:
     known = {each.name for each in fields(Limits)}
-    for event in recording.outside:
-        limits: dict[str, Any] = event.data.get("limits", {})
-        if limits:
-            return system_env(limits=Limits(**{name: value for name, value in limits.items() if name in known}))
-    return system_env()
+    found: dict[str, Any] = event.data.get("limits", {})
+    return Limits(**{name: value for name, value in found.items() if name in known})
 
 
 def reconcilers_of(env: Env) -> dict[str, Reconciler]:

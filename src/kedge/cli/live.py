@@ -182,17 +182,14 @@ def with_logged(evidence: ClusterEvidence, logged: Recording, search: LogSearch)
 def related_keys(keys: Collection[Key], evidence: ClusterEvidence) -> set[Key]:
     """The objects that an answer about one of `keys` also explains: what it owns, its gang and the autoscalers."""
     objects = evidence.objects
-    found, uids = set(keys), {objects[key].uid for key in keys if key in objects}
-    more = any(key in objects and key.kind != POD_KIND for key in keys)  # a pod owns nothing
-    while more:
-        owned = {
-            each.key
-            for each in objects.values()
-            if each.key not in found and any(owner.uid in uids for owner in each.metadata.owner_references)
-        }
-        more = bool(owned)
-        found |= owned
-        uids |= {objects[key].uid for key in owned}
+    found = set(keys)
+    if any(key in objects and key.kind != POD_KIND for key in keys):  # a pod owns nothing
+        owners = [objects[key].uid for key in keys if key in objects]
+        while owners:
+            for each in evidence.dependents(owners.pop()):
+                if each.key not in found:
+                    found.add(each.key)
+                    owners.append(each.uid)
     gangs = {objects[key].metadata.labels.get(GANG_LABEL, "") for key in found if key in objects} - {""}
     if gangs:
         found |= {each.key for each in objects.values() if each.metadata.labels.get(GANG_LABEL) in gangs}

@@ -7,9 +7,11 @@ broke, so a history has no gaps: if the server no longer has what is missing, re
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import NamedTuple
 
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
@@ -25,30 +27,84 @@ _RETRY_S = 0.2
 RECORDED = tuple(kind for kind in KINDS if kind.key_kind != EVENT_KIND)
 
 
+class PastRevision(NamedTuple):
+    """The store was at this revision at this time."""
+
+    at: datetime
+    revision: Revision
+
+
+class PastRevisions:
+    """When the store was at which revision, for the last minutes: a history that begins in the past needs the times of
+    its commits. `run` it."""
+
+    def __init__(self, client: Client, env: Env, kind: Kind = RECORDED[0]) -> None:
+        self._client, self._env, self._kind = client, env, kind
+        self._marks: deque[PastRevision] = deque()
+
+    async def run(self) -> None:
+        """Look every `Limits.history_mark_s`."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._env.limits.history_mark_s)
+
+    async def look(self) -> None:
+        """Add a mark. A server that does not answer gives none."""
+        limits, now = self._env.limits, self._env.now()
+        with suppress(OperatingError):
+            found = await self._client.list(self._kind, ListOptions(limit=1))
+            if found.revision:  # a store without a commit has no past
+                self._marks.append(PastRevision(self._env.now(), found.revision))
+        while (
+            self._marks and (now - self._marks[0].at).total_seconds() > limits.decision_ring_s + limits.history_mark_s
+        ):
+            self._marks.popleft()
+
+    def from_time(self, since: datetime) -> list[PastRevision]:
+        """The last mark before `since`, if there is one, and all later ones."""
+        before = sum(1 for each in self._marks if each.at <= since)
+        return list(self._marks)[max(0, before - 1) :]
+
+    def time_of(self, revision: Revision) -> datetime | None:
+        """When the commit was made, at most `Limits.history_mark_s` too late; None if it is newer than every mark."""
+        return next((each.at for each in self._marks if each.revision >= revision), None)
+
+
 class HistoryRecorder:
     """Start it before the first commit that matters; `stop` returns everything up to then."""
 
-    def __init__(self, client: Client, env: Env, kinds: Sequence[Kind] = RECORDED) -> None:
+    def __init__(
+        self, client: Client, env: Env, kinds: Sequence[Kind] = RECORDED, *, past: PastRevisions | None = None
+    ) -> None:
+        """`past` has the times of commits that were made before it starts."""
         self._client = client
         self._env = env
         self._kinds = kinds
+        self._past = past
         self._reached: dict[str, Revision] = {}
         """By kind: its watch has delivered every event up to there, and resumes there."""
         self._pending: dict[Revision, tuple[datetime, dict[Key, Object | None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.commits: list[CommitRecord] = []
 
-    async def start(self) -> StoreState:
-        """List everything at one revision, and begin to follow."""
-        first = await self._client.list(self._kinds[0], ListOptions())
-        revision = first.revision
+    async def start(self, since: datetime | None = None) -> StoreState:
+        """List everything at one revision, and begin to follow: from now on, or from `since`, as far back as `past` and
+        the history of the store reach."""
+        marks = [] if self._past is None or since is None else self._past.from_time(since)
+        for mark in marks:
+            with suppress(Compacted):
+                return await self._start_at(mark.revision, mark.at)
+        now = await self._client.list(self._kinds[0], ListOptions(limit=1))
+        return await self._start_at(now.revision, self._env.now())
+
+    async def _start_at(self, revision: Revision, at: datetime) -> StoreState:
         at_once = ListOptions(resource_version=str(revision), resource_version_match="Exact")
         objects: list[Object] = []
         for kind in self._kinds:
             objects.extend((await self._client.list(kind, at_once)).objects)
         self._reached = dict.fromkeys((kind.key_kind for kind in self._kinds), revision)
         self._tasks = [self._env.spawn(self._follow(kind), name=f"record {kind.kind}") for kind in self._kinds]
-        return StoreState(revision, self._env.now(), tuple(objects))
+        return StoreState(revision, at, tuple(objects))
 
     async def stop(self, *, within_s: float = 30.0) -> list[CommitRecord]:
         """Wait until every commit made so far is recorded.
@@ -120,8 +176,10 @@ class HistoryRecorder:
             await asyncio.sleep(_RETRY_S)
 
     def _take(self, revision: Revision, key: Key, version: Object | None) -> None:
-        _, changes = self._pending.setdefault(revision, (self._env.now(), {}))
-        changes[key] = version
+        if revision not in self._pending:
+            past = None if self._past is None else self._past.time_of(revision)
+            self._pending[revision] = (past or self._env.now(), {})
+        self._pending[revision][1][key] = version
 
     def _flush(self) -> None:
         """Append the commits that every watch has passed."""

@@ -1,46 +1,42 @@
 """The page of a running cluster: its history since the page was first opened, for each user by the user's own rights.
 
-`kedge up` gives it to its API server, where controllers and schedulers are in the same process: their decisions and
-caches are read from memory. Nothing is recorded before the first user opens the page.
+`live_records` has the decisions and caches of the components, which are in this process or in others. Nothing is
+recorded before the first user opens the page.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kedge.api.access import Attributes, Caller
 from kedge.api.kinds import KINDS
-from kedge.api.wellknown import EVENT_KIND, SECRET_KIND
-from kedge.cli.debug_pages import CACHES_PATH, QUEUES_PATH, cache_document, queue_document
+from kedge.cli.debug_pages import CACHES_PATH, QUEUES_PATH
 from kedge.cli.declared_components import declared_fields
 from kedge.cli.live_history import HistoryRecorder
+from kedge.cli.live_records import DECISIONS_MAX, NOT_RECORDED, LiveRecords
 from kedge.cli.page_actions import page_actions
-from kedge.cli.wiring import ControlPlane
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import NotFound
 from kedge.keys import Revision
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import Decision, StoreState
-from kedge.runtime.cache.kept_log import received_part
+from kedge.observe.records import StoreState
 from kedge.server.service import Service
 from kedge.ui.documents import Documents
 from kedge.ui.visible_part import folded_state, visible_part
 
 COMMITS_MAX: Final = 20_000
 """Commits that the page of a running cluster goes back; the oldest half is dropped when there are more."""
-DECISIONS_MAX: Final = 20_000
 USERS_MAX: Final = 20
 """Users whose documents are kept between two requests."""
 FRESH_S: Final = 1.0
 """Documents are made again after so long at the earliest: a page asks several times a second."""
 IDLE_S: Final = 900.0
 """Recording ends when no page has asked for a document for so long."""
-_NOT_RECORDED: Final = frozenset({EVENT_KIND, SECRET_KIND})
-RECORDED: Final = tuple(kind for kind in KINDS if kind.key_kind not in _NOT_RECORDED)
+RECORDED: Final = tuple(kind for kind in KINDS if kind.key_kind not in NOT_RECORDED)
 
 
 @dataclass(slots=True)
@@ -54,7 +50,7 @@ class LivePage:
     """Implements `ui.page_handler.PageSource` for the users of a cluster."""
 
     client: Client
-    plane: ControlPlane
+    records: LiveRecords
     service: Service
     env: Env
     title: str
@@ -67,10 +63,10 @@ class LivePage:
     async def document(self, user: Caller, name: str, parameters: Mapping[str, str]) -> dict[str, Any]:
         if name == "queues":
             self.service.access.check_path(user, "get", QUEUES_PATH)
-            return queue_document(self.plane, self.env)
+            return self.records.queues()
         if name == "caches":
             self.service.access.check_path(user, "get", CACHES_PATH)
-            return cache_document(self.plane, self.env, self._newest())
+            return self.records.caches(self._newest())
         return (await self._documents(user)).document(name, parameters)
 
     async def act(self, user: Caller, name: str, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -92,6 +88,7 @@ class LivePage:
                 recorder, self._recorder = self._recorder, None
                 self._made.clear()
                 await recorder.abandon()
+                await self.records.end()
 
     async def _documents(self, user: Caller) -> Documents:
         now_s = self._asked_s = self.env.monotonic()
@@ -102,7 +99,13 @@ class LivePage:
         recording = visible_part(self._recording(), self._rights_of(user))
         while len(self._made) >= USERS_MAX:
             del self._made[next(iter(self._made))]
-        made = Documents(recording, self.title, declared_fields=declared_fields(recording), live=True)
+        made = Documents(
+            recording,
+            self.title,
+            declared_fields=declared_fields(recording),
+            live=True,
+            whole_logs=self.records.whole_logs,
+        )
         self._made[user] = _Made(now_s, made)
         return made
 
@@ -115,6 +118,7 @@ class LivePage:
                 recorder = HistoryRecorder(self.client, self.env, RECORDED)
                 self._state = await recorder.start()
                 self._recorder = recorder
+            await self.records.follow()
 
     def _recording(self) -> Recording:
         recorder, state = self._recorder, self._state
@@ -124,23 +128,17 @@ class LivePage:
             old = recorder.commits[: COMMITS_MAX // 2]
             del recorder.commits[: COMMITS_MAX // 2]
             self._state = state = folded_state(state, old)
-        decisions: list[Decision] = []
-        for each in self.plane.recorder.decisions():
-            decisions.append(each)
-            if len(decisions) == DECISIONS_MAX:
-                break
-        deciders = sorted({each.process for each in decisions if each.marks})
-        return Recording(
+        found = self.records.recording()
+        return replace(
+            found,
             states=[state],
             commits=recorder.so_far(),
-            decisions=decisions[::-1],
-            received=[
-                received_part(cache, process="control-plane", deciders=deciders)
-                for cache in self.plane.caches
-                if cache.name.partition("[")[0] not in _NOT_RECORDED
+            decisions=found.decisions[-DECISIONS_MAX:],
+            received=[each for each in found.received if each.cache.partition("[")[0] not in NOT_RECORDED],
+            undecoded=[
+                f"objects before {state.at:%H:%M:%S}, when the page was first opened; Secrets and Events",
+                *found.undecoded,
             ],
-            coverages=[self.plane.recorder.coverage_record("control-plane")],
-            undecoded=[f"objects before {state.at:%H:%M:%S}, when the page was first opened; Secrets and Events"],
         )
 
     def _rights_of(self, user: Caller) -> Any:

@@ -34,6 +34,7 @@ from kedge.cli.joining.serving_certificate import ServingCertificate
 from kedge.cli.live_faults.fault_socket import FaultSocket
 from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
 from kedge.cli.live_page import LivePage
+from kedge.cli.live_records import PlaneRecords
 from kedge.cli.server import ServerIdentity, client_host, ensure_identity, start_https, url_of
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, INCIDENTS, folder_lock
 from kedge.cli.store_options import StoreChoice
@@ -117,8 +118,7 @@ async def local_cluster(
     encryption_keys: Path | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
-    env = env or system_env()
-    identity = ensure_identity(state, host, env)
+    identity = ensure_identity(state, host, env := env or system_env())
     cipher = make_cipher(encryption_keys, env)
     store = await StoreChoice().open(state, env, cipher=cipher)
     service = Service(store, env, token_keys=identity.token_keys, certificate_signer=identity.signer, cipher=cipher)
@@ -137,12 +137,13 @@ async def local_cluster(
         bound = await start_https(server, identity, host, port)
         inner = direct(caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
-        incidents = OwnIncidents(IncidentFolder(state / INCIDENTS, env))
+        incidents = _own_incidents(state, identity, env)
         server.handler.incidents = incidents.folder
         plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans, incidents=incidents)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"))
-        tasks.append(_serve_page(server, LivePage(client, plane, service, env, url_of(host, bound)), env))
+        page = LivePage(client, PlaneRecords(plane, env), service, env, url_of(host, bound))
+        tasks.append(_serve_page(server, page, env))
         access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
@@ -166,6 +167,10 @@ async def local_cluster(
             cluster.processes_left = sum(left)
         await store.close()
         locks.close()
+
+
+def _own_incidents(state: Path, identity: ServerIdentity, env: Env) -> OwnIncidents:
+    return OwnIncidents(IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents")))
 
 
 def _serve_page(server: ApiServer, page: LivePage, env: Env) -> asyncio.Task[Any]:

@@ -30,6 +30,8 @@ from kedge.cli.incidents.history import IncidentHistory
 from kedge.cli.incidents.recording_process import recording_process
 from kedge.cli.incidents.servers import OwnIncidents
 from kedge.cli.listen_address import LISTEN_OPTION, WILDCARDS, parse_listen
+from kedge.cli.live_page import LivePage
+from kedge.cli.live_records import CollectedRecords
 from kedge.cli.log_options import log_options
 from kedge.cli.open_files import raise_open_files
 from kedge.cli.state_folder import DECISIONS, INCIDENTS, command_errors
@@ -49,6 +51,7 @@ from kedge.server.http.token_keys import SigningKeys
 from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
 from kedge.server.service.credentials.key_record import ServerKeys
+from kedge.ui.page_mount import PageMount
 
 KUBECONFIG = "admin.kubeconfig"
 SERVER_USER = "system:kedge-server"
@@ -153,7 +156,7 @@ async def _run(
         await service.check_keys(identity.shared_keys, replace=keys.replace)
         await service.ensure_default_roles(controller_roles())
         own = Client(inside, env, component="server")
-        folder = IncidentFolder(state / INCIDENTS, env)
+        folder = IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents"))
         incidents, name = OwnIncidents(folder), "server"
         decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name)
         service.record_to(await stack.enter_async_context(decisions))
@@ -163,18 +166,28 @@ async def _run(
         running.handler.incidents = folder
         history = env.spawn(IncidentHistory(own, env, incidents, process=name).run(), name="history for incidents")
         bound = await start_https(running, identity, *address)
+        page = _page(running, service, own, folder, env, url_of(address.host, bound))
         click.echo(f"serving {url_of(address.host, bound)}", err=True)
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
-        for task in (history, credentials):
+        for task in (page, history, credentials):
             task.cancel()
-        await asyncio.gather(history, credentials, return_exceptions=True)
+        await asyncio.gather(page, history, credentials, return_exceptions=True)
         if upkeep.done() and not stop.is_set():
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause
         upkeep.cancel()
+
+
+def _page(
+    running: ApiServer, service: Service, client: Client, folder: IncidentFolder, env: Env, url: str
+) -> asyncio.Task[None]:
+    """Serve the page of the cluster, whose components send their records while it is open."""
+    page = LivePage(client, CollectedRecords(client, folder, env, url), service, env, url)
+    running.handler.page = PageMount(page, env)
+    return env.spawn(page.run(), name="page")
 
 
 @dataclass(frozen=True, slots=True)

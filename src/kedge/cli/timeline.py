@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kedge.cli.recording_option import at_option, check_at, open_recording, recording_option
 from kedge.cli.resources.durations import DURATION
 from kedge.cli.state_folder import command_errors
 from kedge.cli.up import no_cluster, state_in_use
@@ -23,11 +24,8 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--namespace", "-n", default="default", show_default=True)
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that `kedge up` was given.")
-@click.option(
-    "--recording",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Read a kept file instead of the decision log of a cluster.",
-)
+@recording_option
+@at_option()
 @click.option("--generation", type=click.IntRange(min=1), help="Only the time in which NAME had this generation.")
 @click.option("--since", type=DURATION, help="Only the last so long, such as 10m: until now, or until the file's end.")
 @click.option(
@@ -39,6 +37,7 @@ def timeline(
     namespace: str,
     state: Path | None,
     recording: Path | None,
+    at: str | None,
     generation: int | None,
     since: float | None,
     output: str,
@@ -48,10 +47,11 @@ def timeline(
     Each line has the controller or user behind it, and below it the write that caused the decision. The decision log of
     the state folder is enough: the cluster need not run.
     """
+    check_at(recording, at)
     kinds_of(name)
     with command_errors():
         if recording is not None:
-            found = _from_file(recording, name, namespace, generation, since)
+            found = _from_file(recording, at, name, namespace, generation, since)
         else:
             found = _from_log(state_in_use(state), name, namespace, generation, since)
     if found is None or not (found.decisions or any(_is_recorded(each) for each in found.entries)):
@@ -91,11 +91,9 @@ def _as_json(found: ObjectTimeline, output: str) -> str:
 
 
 def _from_file(
-    path: Path, name: str, namespace: str, generation: int | None, since: float | None
+    path: Path, at: str | None, name: str, namespace: str, generation: int | None, since: float | None
 ) -> ObjectTimeline | None:
-    from kedge.observe.readers.recording import read_recording
-
-    found = read_recording(path)
+    found, _ = open_recording(path, at)
     ends = [*(each.at for each in found.commits), *(each.at for each in found.outside)]
     begin = max(ends) - timedelta(seconds=since) if since is not None and ends else None
     return timeline_of(name, namespace, found, generation=generation, since=begin)

@@ -50,11 +50,13 @@ def ui(file: Path | None, state: Path | None, port: int, opens: bool, document: 
 
 def _documents(file: Path) -> Documents:
     from kedge.cli.declared_components import declared_fields
+    from kedge.cli.incidents.incident_file import summary_of
     from kedge.observe.readers.recording import read_recording
     from kedge.ui import Documents
 
     recording = read_recording(file)
-    return Documents(recording, file.name, declared_fields=declared_fields(recording))
+    declared = declared_fields(recording)
+    return Documents(recording, file.name, declared_fields=declared, whole_logs=summary_of(recording) is None)
 
 
 def _print_document(documents: Documents, wanted: str) -> None:
@@ -104,6 +106,6 @@ async def _live_link(state: Path) -> str:
         try:
             found = await cluster.rest.call("POST", LINK_PATH)
         except NotFound as error:
-            raise NotFound("this server has no page: `kedge up` serves one, `kedge server` does not") from error
+            raise NotFound("this server has no page: it is of an older kedge, or no kedge") from error
     address = read_kubeconfig(state / KUBECONFIG)
     return f"{address.url}{found['path']}"

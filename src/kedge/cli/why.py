@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kedge.cli.recording_option import at_option, check_at, open_recording, recording_option
 from kedge.cli.resources.arguments import wrong_values
 from kedge.cli.state_folder import command_errors
 from kedge.cli.timeline import keys_of, kinds_of
@@ -37,12 +38,8 @@ class Question(NamedTuple):
 @click.argument("name")
 @click.option("--namespace", "-n", default="default", show_default=True)
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that `kedge up` was given.")
-@click.option(
-    "--recording",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Answer from a kept file, as of its end, instead of a running cluster.",
-)
-@click.option("--revision", type=click.IntRange(min=1), help="With --recording: answer as of this revision.")
+@recording_option
+@at_option("--revision")
 @click.option("--generation", type=click.IntRange(min=1), help="Use only decisions about this generation of NAME.")
 @click.option("--recheck", is_flag=True, help="Run the decisions again; exit with 1 if one differs from its record.")
 @click.option(
@@ -58,7 +55,7 @@ def why(
     namespace: str,
     state: Path | None,
     recording: Path | None,
-    revision: int | None,
+    at: str | None,
     generation: int | None,
     recheck: bool,
     changes: tuple[str, ...],
@@ -69,8 +66,7 @@ def why(
     The first line is the answer. The lines below are its evidence: the tier (fine, waiting, misconfigured or broken),
     the stage, the last decision, every node, the inputs with their revisions and ages, conditions, and the coverage.
     """
-    if revision is not None and recording is None:
-        raise click.UsageError("--revision goes with --recording: a running cluster is explained as it is now")
+    check_at(recording, at)
     if changes:
         from kedge.observe.readers.what_if import parse_change
 
@@ -81,7 +77,7 @@ def why(
     question = Question(name, namespace, generation, recheck, changes)
     with command_errors():
         if recording is not None:
-            answer = asyncio.run(_answer_from_file(recording, question, revision))
+            answer = asyncio.run(_answer_from_file(recording, question, at))
         else:
             answer = asyncio.run(_answer_live(question, state_in_use(state)))
     if output == "json":
@@ -94,12 +90,12 @@ def why(
         raise SystemExit(1)
 
 
-async def _answer_from_file(path: Path, question: Question, revision: int | None) -> Answer:
-    from kedge.observe.readers.recording import read_recording
+async def _answer_from_file(path: Path, question: Question, at: str | None) -> Answer:
     from kedge.observe.readers.why import evidence_of
 
-    found = read_recording(path)
-    return await _answered(question, evidence_of(found, revision=revision), found, None)
+    found, moment = open_recording(path, at)
+    evidence = evidence_of(found, at=moment.at if moment is not None else None)
+    return await _answered(question, evidence, found, None)
 
 
 async def _answer_live(question: Question, state: Path) -> Answer:

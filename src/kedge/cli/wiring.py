@@ -23,6 +23,7 @@ from kedge.errors import AlreadyExists
 from kedge.heap import tune_collector
 from kedge.keys import Key
 from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.process_events import ended, started
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.span_exporter import SendSpans, SpanExporter
 from kedge.runtime import ControllerRuntime
@@ -61,6 +62,7 @@ class ControlPlane:
             Terminal: that folder cannot be used. Choose another.
         """
         self._env = env
+        self._component = component
         self.client = Client(transport, env, component=component)
         self.caches = CacheSet(self.client, env)
         self.log = DecisionLog(decisions, env)
@@ -68,12 +70,15 @@ class ControlPlane:
         self.exporter = SpanExporter(env, self.recorder, send_spans) if send_spans is not None else None
         process = f"{component}-{env.new_uid()[:8]}"
         self._incidents = (
-            None if incidents is None else IncidentSender(env, self.log, process=process, server=incidents)
+            None
+            if incidents is None
+            else IncidentSender(env, self.log, self.recorder, process=process, server=incidents)
         )
         self._windows = RecordingWindows(self.recorder, env)
         self._window_caches = CacheSet(self.client, env)
         """Not among the caches that a new leader waits for: no decision depends on them."""
-        election = SharedElection(self.client, env, lease_of("every"), identity=f"{component}-{env.new_uid()[:8]}")
+        identity = f"{component}-{env.new_uid()[:8]}"
+        election = SharedElection(self.client, env, lease_of("every"), identity=identity, note=self.recorder.note)
         runtime = ControllerRuntime(self.client, env, self.caches, self.recorder, election)
         self.controllers = all_controllers(runtime) if controllers else []
         self.schedulers = [
@@ -96,6 +101,7 @@ class ControlPlane:
         if self._incidents is not None:
             background.append(self._env.spawn(self._incidents.run(), name="incidents"))
         self._follow_windows()
+        self.recorder.note(started(self._env, self._component))
         try:
             async with asyncio.TaskGroup() as group:
                 for controller in self.controllers:
@@ -108,6 +114,8 @@ class ControlPlane:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            self.log.flush()  # the decisions before the end
+            self.recorder.note(ended(self._env, self._component))
             self.log.close()
 
     def _follow_windows(self) -> None:

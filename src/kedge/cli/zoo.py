@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from kedge.cli.zoo_mutants import mutant_options, try_mutants
+
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[ENTRY]...")
@@ -50,6 +52,7 @@ import click
     metavar="DIR",
     help="Keep each find in a file of this directory: `kedge replay` runs it again and prints its story.",
 )
+@mutant_options
 @click.option("--list", "only_list", is_flag=True, help="List the entries and their safeguards, and exit.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def zoo(
@@ -64,12 +67,15 @@ def zoo(
     keep: str,
     only_list: bool,
     output: str,
+    **mutation: Any,
 ) -> None:
-    """Hunt the bug zoo: all of it, or the entries named.
+    """Hunt the bug zoo: all of it, or the entries named. With --mutants, hunt random mutants, or those named.
 
     Exit code 0 if every entry was found and the unmodified control plane broke no invariant, 1 if not, 2 for a usage
-    error.
+    error. With --mutants, 0 if none survived.
     """
+    if mutation["mutants"] is not None:
+        try_mutants(names, jobs, executor, output, **mutation)
     from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
     from kedge.sim.zoo import UnknownZooEntry, all_entries, entry_named, hunt_zoo, table
@@ -158,6 +164,9 @@ class ZooProgress:
         elif isinstance(result, StrategyComparison):
             self._bar.update(self._compared, advance=1)
         else:
+            for each in result.findings:
+                text = f"clean seed {each.seed} of {each.target} ({each.strategy}): {each.invariant}: {each.message}"
+                self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
             self._findings += len(result.findings)
             self._bar.update(self._clean, advance=result.seeds, note=f"{self._findings} findings")
 

@@ -20,9 +20,9 @@ def is_caught_up(client: Client, cache: Cache, revision: Revision) -> bool:
     """Whether a cache is known, without a request, to have everything committed before the fence moved at `revision`.
 
     Where each kind has a history of its own, the fence's revision cannot be compared with another kind's. `NO_REVISION`
-    stands for no fence: then a cache that has listed is enough.
+    stands for no fence: then a cache that has listed is enough. State that handlers derive from it is current too.
     """
-    return cache.reached(revision) and (client.one_history or revision == NO_REVISION)
+    return cache.reached(revision) and not cache.notifying and (client.one_history or revision == NO_REVISION)
 
 
 async def wait_caught_up(
@@ -39,6 +39,8 @@ async def wait_caught_up(
             if not comparable:
                 revision, comparable = await cache.fresh_revision(), True
             await cache.at_least(revision)
+            if cache.notifying:
+                await cache.wait_notified()
             return
         except Behind:
             cache.request_relist()

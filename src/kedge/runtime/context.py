@@ -13,7 +13,7 @@ from copy import deepcopy
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from kedge.api.event_bodies import NORMAL, WARNING
 from kedge.api.field_notes import FieldNotes, plain_object
@@ -42,15 +42,7 @@ from kedge.api.selectors import LabelSelector, parse_label_selector
 from kedge.api.wellknown import HOLD_PREFIX
 from kedge.client.contract import Client
 from kedge.env import Env, uid_from
-from kedge.errors import (
-    Conflict,
-    InvariantBroken,
-    OperatingError,
-    OutcomeUnknown,
-    Refused,
-    check,
-    to_status,
-)
+from kedge.errors import Conflict, InvariantBroken, OperatingError, OutcomeUnknown, Refused, check, to_status
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.observe.recording.aggregate import ControllerCounts
@@ -114,6 +106,9 @@ class Context:
         self._counts = counts
         """Where its reads and calls are counted; None if nothing is recorded."""
         self._steps: list[DecisionStep] | None = decision.steps if counts is not None else None
+        self.calls_made: tuple[Call, ...] = ()
+        self.objects_listed = 0
+        """For the recorder: the calls among the steps, and the number of objects that its lists returned."""
         self._notes = notes
         """Where the fields that the decision reads are noted; None if they are not."""
         self._fence = fence
@@ -348,7 +343,7 @@ class Context:
             Call(intent.verb, intent.key, body, intent.check, operation, began_s - self._began_s, 0.0, UNDER_WAY)
             for operation, (intent, body, began_s) in self._under_way.items()
         ]
-        return msgspec.structs.replace(self._decision, steps=[*self._decision.steps, *sent])
+        return replace(self._decision, steps=[*self._decision.steps, *sent])
 
     def end(self) -> RunEffects:
         """Used by the controller: end the decision. Returns the effects of the run, for the loop detector."""
@@ -389,16 +384,23 @@ class Context:
     def _cached(self, kind: str, verb: str, about: tuple[str, ...], read: Callable[[Cache], Read[_T]]) -> _T:
         cache = self._cache(kind)
         value, revision, age_s, place = read(cache)
-        is_get = verb == "get"
-        objects: tuple[Object, ...] = value if not is_get else () if value is None else (value,)  # type: ignore[assignment]
-        found = len(objects) if not is_get else objects[0].revision if objects else 0
+        if verb == "get":
+            objects: tuple[Object, ...] = () if value is None else (value,)  # type: ignore[assignment]
+            found = objects[0].revision if objects else 0
+        else:
+            objects = value  # type: ignore[assignment]
+            found = len(objects)
+            self.objects_listed += found
         own = self._own
         # Own writes are not new input: a loop would look like work.
         others = [each for each in objects if not each.origin.decision.startswith(own)]
         self._saw = hash((self._saw, about, *input_fingerprints(others)))
-        if self._steps is not None and self._counts is not None:
-            self._steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
-            self._counts.count_read(cache.name, verb)
+        if (counts := self._counts) is not None:
+            self._decision.steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
+            try:
+                counts.reads[cache.name][verb] += 1  # as `count_read`, without the call
+            except KeyError:
+                counts.count_read(cache.name, verb)
         return value
 
     async def _write(self, request: WriteRequest) -> Object:
@@ -441,27 +443,26 @@ class Context:
             self._settle(request, intent.key, reply, error)
             if self._steps is not None:
                 del self._under_way[operation]
-                self._steps.append(
-                    Call(
-                        intent.verb,
-                        intent.key,
-                        body,
-                        intent.check,
-                        operation,
-                        began_s - self._began_s,
-                        self._env.monotonic() - began_s,
-                        reply.outcome,
-                        reply.revision,
-                        None if error is None else to_status(error),
-                        reply.objects,
-                        reply.unanswered_s,
-                    )
+                made = Call(
+                    intent.verb,
+                    intent.key,
+                    body,
+                    intent.check,
+                    operation,
+                    began_s - self._began_s,
+                    self._env.monotonic() - began_s,
+                    reply.outcome,
+                    reply.revision,
+                    None if error is None else to_status(error),
+                    reply.objects,
+                    reply.unanswered_s,
                 )
+                self._steps.append(made)
+                self.calls_made += (made,)
         return reply.objects
 
     def _stamped(self, request: _Sent, operation: str) -> _Sent:
         """The request with its operation id; a write also with the fence of this leader."""
-        replace = msgspec.structs.replace
         origin = Origin(operation, self._decision.id)
         if request.reads:
             return replace(request, options=replace(request.options, origin=origin))

@@ -36,7 +36,7 @@ from kedge.runtime.cache import (
 from kedge.runtime.catch_up import is_caught_up, wait_caught_up
 from kedge.runtime.context import Context, Reconciler
 from kedge.runtime.event_writer import EventWriter
-from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
+from kedge.runtime.lease import LeaderElection, Leadership, SharedElection, no_note
 from kedge.runtime.queue import (
     FLOOR,
     Item,
@@ -50,6 +50,8 @@ from kedge.runtime.queue import (
     WorkQueue,
 )
 from kedge.runtime.spec import ControllerSpec, KeysOf
+from kedge.runtime.steps import StepBudget, Waits
+from kedge.tasks import gather_ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,9 @@ class Controller:
         self.queue: WorkQueue[Key] = WorkQueue(
             env, self.name, workers=spec.workers, priority_of=self._priority, on_loop=self._report_loop
         )
+        note = no_note if self.recorder is None else self.recorder.note
         self._election = (
-            LeaderElection(client, env, runtime.lease, identity=f"{self.name}-{self._process}")
+            LeaderElection(client, env, runtime.lease, identity=f"{self.name}-{self._process}", note=note)
             if isinstance(runtime.lease, Key)
             else runtime.lease
         )
@@ -166,7 +169,7 @@ class Controller:
         finally:
             work.cancel()
             stopped.cancel()
-            await asyncio.gather(work, stopped, return_exceptions=True)
+            await gather_ended(work, stopped)
             self.queue.close()
             for subscription in self._subscriptions:
                 subscription.close()
@@ -300,7 +303,7 @@ class Controller:
             self._working = False
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await gather_ended(*tasks)
 
     async def _wait_caches(self, fence: Fence | None) -> None:
         """Wait until the caches have listed, and until those of a leader have the writes of its predecessor.
@@ -323,13 +326,23 @@ class Controller:
         return [each for each in self._by_kind.values() if not is_caught_up(self._client, each, revision)]
 
     async def _work(self, fence: Fence | None) -> None:
+        step = StepBudget(self._env, self.name)
         with suppress(QueueClosed):
             while True:
-                item = await self.queue.get()
+                item = self.queue.get_nowait()
+                if item is None:
+                    item = await self.queue.get()
+                    step.begin()
                 if self._floors.unmet(item.key) and item.key not in self._behind:
                     self._await_floors(item)
                 else:
-                    await self._run(item, fence)
+                    run = Waits(self._run(item, fence))
+                    await run
+                    if run.waited:
+                        step.begin()
+                if step.used_up():
+                    await asyncio.sleep(0)
+                    step.begin()
 
     def _await_floors(self, item: Item[Key]) -> None:
         """The key waits until the caches have its writes, and the worker goes on."""
@@ -367,10 +380,10 @@ class Controller:
             waited_s=item.waited_s,
             began=env.now(),
         )
-        notes = None
+        counts = notes = None
         if recorder is not None:
             decision.marks = self._marks.at(env.monotonic())
-            notes = recorder.notes_for(decision)
+            counts, notes = recorder.begin(self.name)
         ctx = Context(
             self._client,
             env,
@@ -378,7 +391,7 @@ class Controller:
             self._floors,
             decision,
             fence=fence,
-            counts=None if recorder is None else recorder.counts_of(self.name),
+            counts=counts,
             notes=notes,
             rights=self._rights,
         )
@@ -436,7 +449,7 @@ class Controller:
         log_decision(self._env.log, decision)
         if self.recorder is not None:
             self._running.pop(decision.id, None)
-            self.recorder.take(decision, self._pin, counted=True)
+            self.recorder.end(decision, self._pin, ctx.calls_made, ctx.objects_listed)
 
     def _pin_marks(self, decision: Decision) -> Sequence[Callable[[], None]]:
         return pin_all(self._by_kind.values(), decision.marks)

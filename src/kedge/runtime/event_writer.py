@@ -19,6 +19,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin
+from kedge.tasks import gather_ended
 
 SUBJECTS_MAX: Final = 5
 """Names in one message; the others are counted."""
@@ -120,7 +121,7 @@ class EventWriter:
         """Events that are not written yet are dropped."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await gather_ended(self._task)
         for _ in self._pending:
             self._drop("stopped")
         self._pending.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -24,6 +24,8 @@ from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, fence_key
 from kedge.logs import INFO
+from kedge.observe.records import OutsideEvent
+from kedge.tasks import gather_ended
 
 _RECORDED, _UNRECORDED = WriteOptions(), WriteOptions(recorded=False)
 
@@ -37,12 +39,25 @@ class Leadership:
     """Carried by every write of this term. Caches must reach its revision before the first decision of the term."""
 
 
+ELECTION: Final = "election"
+"""The kind of an event about a term of a leader, in the records."""
+
+
+def no_note(event: OutsideEvent) -> None:
+    """For a candidate without records."""
+    del event
+
+
 class LeaderElection:
     """One candidate for one lease. `run` competes, leads while it holds the lease, and competes again after a loss."""
 
-    def __init__(self, client: Client, env: Env, lease: Key, *, identity: str) -> None:
+    def __init__(
+        self, client: Client, env: Env, lease: Key, *, identity: str, note: Callable[[OutsideEvent], None] = no_note
+    ) -> None:
+        """`note` takes the begin and the end of each term, for the records."""
         self._client = client
         self._env = env
+        self._note = note
         self._limits = env.limits
         self._lease = lease
         self._identity = identity
@@ -142,7 +157,7 @@ class LeaderElection:
             self._note_term("the term of this leader has ended", taken, end)
             work.cancel()
             renewing.cancel()
-            outcomes = await asyncio.gather(work, renewing, return_exceptions=True)
+            outcomes = await gather_ended(work, renewing)
             await self._release(taken)
             self.holding = False
         for outcome in outcomes:
@@ -153,6 +168,8 @@ class LeaderElection:
     def _note_term(self, message: str, taken: Object, outcome: str = "") -> None:
         fields = {"key": str(self._lease), "holder": self._identity, "revision": taken.revision, "outcome": outcome}
         self._env.log.write(INFO, message, fields)
+        text = f"{self._identity}: {message}" + (f" ({outcome})" if outcome else "")
+        self._note(OutsideEvent(self._env.now(), ELECTION, text, str(self._lease), fields))
 
     async def _keep(self, taken: Object) -> None:
         """Renew. Returns when the lease is lost, or must be assumed lost because no renewal succeeded in time."""
@@ -216,9 +233,11 @@ class SharedElection:
     One renewal serves all of them. A member whose work is over leaves, and the last one releases the lease.
     """
 
-    def __init__(self, client: Client, env: Env, lease: Key, *, identity: str) -> None:
+    def __init__(
+        self, client: Client, env: Env, lease: Key, *, identity: str, note: Callable[[OutsideEvent], None] = no_note
+    ) -> None:
         self._env = env
-        self._election = LeaderElection(client, env, lease, identity=identity)
+        self._election = LeaderElection(client, env, lease, identity=identity, note=note)
         self._running: asyncio.Task[None] | None = None
         self._members: dict[_ElectionMember, None] = {}
         self._joined = asyncio.Event()
@@ -245,7 +264,7 @@ class SharedElection:
             del self._members[member]
             if member.work is not None:  # it stops before the lease may be released
                 member.work.cancel()
-                await asyncio.gather(member.work, return_exceptions=True)
+                await gather_ended(member.work)
             self._joined.set()
             if not self._members and self._running is running:
                 self._running = None
@@ -278,7 +297,7 @@ class SharedElection:
             for work in works:
                 work.cancel()
             if works:
-                await asyncio.gather(*works, return_exceptions=True)
+                await gather_ended(*works)
             for member in self._members:
                 member.work = None
 

@@ -36,6 +36,7 @@ from kedge.observe.records import (
     Measured,
     NotStarted,
     PodAct,
+    PodSight,
     encode_intent,
 )
 from kedge.runtime.action import Action, Next, check_action
@@ -448,6 +449,8 @@ def _describe(step: DecisionStep | None) -> str:
             return "nothing, because it never began"
         case PodAct() | AdmissionAct():
             return str(step)
+        case PodSight():
+            return f"the {step.what} of an agent"
 
 
 _NOT_HERE: Any = None

@@ -66,7 +66,7 @@ class RecordingWindows:
             return
         spec = change.new.as_view(RecordingWindowView).spec
         left_s = (spec.until - self._env.now()).total_seconds() if spec.until is not None else 0.0
-        if left_s <= 0:
+        if left_s <= 0 or spec.stopped:
             self._recorder.close_window(name)
             return
         objects = [Key(each.kind, each.namespace, each.name) for each in spec.objects]

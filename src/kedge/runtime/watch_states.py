@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -121,6 +121,9 @@ class Relist(Protocol):
 
     def add(self, objects: Sequence[Object]) -> None: ...
 
+    def find_deletions(self, revision: Revision) -> Iterator[None]:
+        """Find the objects that the list lacks, in parts; other tasks may run between two."""
+
     def apply(self, revision: Revision, *, asked_s: float) -> None:
         """Become the state at `revision`, in one step; the list was requested at `asked_s`."""
 
@@ -138,6 +141,13 @@ class Sink(Protocol):
     @property
     def revision_seen(self) -> Revision:
         """The highest revision of any event or list: no later list may be older."""
+
+    @property
+    def notifying(self) -> bool:
+        """Whether handlers have not yet been called for all that the sink has."""
+
+    async def wait_notified(self) -> None:
+        """Wait until they have been."""
 
     def begin_relist(self) -> Relist: ...
 

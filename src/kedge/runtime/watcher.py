@@ -34,6 +34,7 @@ from kedge.errors import (
 from kedge.keys import NO_REVISION, Revision
 from kedge.logs import DEBUG, INFO, WARNING
 from kedge.runtime.revision_probe import RevisionProbe
+from kedge.runtime.steps import STEP_SHARE, StepBudget
 from kedge.runtime.watch_states import (
     ConnectingState,
     ListingState,
@@ -48,11 +49,14 @@ from kedge.runtime.watch_states import (
     WatchState,
     state_name,
 )
+from kedge.tasks import gather_ended
 
 _T = TypeVar("_T")
 
 _FIRST_PROBE = 0.1
 """When a new stream is first probed, as a share of the time between two probes."""
+_ADDED_AT_ONCE = 100
+"""Objects of a page that are added between two looks at the clock: an object is decoded for each index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +277,7 @@ class Watcher:
             resource_version_match="NotOlderThan" if floor else "",
         )
         first: ObjectList | None = None
+        step = StepBudget(self._env, f"list of {self.name}")
         while True:
             page = await self._request(self._client.list(self._kind, options))
             self._pages.inc()
@@ -284,13 +289,24 @@ class Watcher:
             if page.revision != first.revision:
                 torn = Unavailable(f"a list began at {first.revision} and went on at {page.revision}")
                 return self._pause(ListingState(whole=True), WatchReason.TORN, torn)
-            relist.add(page.objects)
+            step.begin()
+            for start in range(0, len(page.objects), _ADDED_AT_ONCE):
+                relist.add(page.objects[start : start + _ADDED_AT_ONCE])
+                if step.used_up():
+                    await asyncio.sleep(0)
+                    step.begin()
             await asyncio.sleep(0)  # a page may be long: let other tasks run
             if not page.continue_token:
                 break
             options = self._list_options(limit=self._env.limits.relist_page_max, continue_token=page.continue_token)
         self._pages_lost = 0
+        for _ in relist.find_deletions(first.revision):
+            if step.used_up():
+                await asyncio.sleep(0)
+                step.begin()
         relist.apply(first.revision, asked_s=asked_s)
+        if self._sink.notifying:
+            await self._sink.wait_notified()  # no event overtakes the list, and none waits for it in memory
         self._resync_s = asked_s + jittered(self._env.limits.relist_every_s, self._env.random, (0.75, 1.25))
         return Transition(ConnectingState(self._sink.revision), WatchReason.LISTED)
 
@@ -343,24 +359,29 @@ class Watcher:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await gather_ended(*tasks)
             with suppress(OperatingError):
                 await state.stream.aclose()
 
     async def _read(self, stream: AsyncGenerator[WatchEvent, None]) -> None:
         sink, monotonic, slice_max = self._sink, self._env.monotonic, self._env.limits.watch_slice_max
-        taken = 0
+        step_s = self._env.limits.step_s_max * STEP_SHARE
+        taken, worked_s = 0, 0.0
         try:
             async for event in stream:
-                self._received_s = monotonic()
+                self._received_s = began_s = monotonic()
+                if sink.notifying:
+                    await sink.wait_notified()
+                    began_s = monotonic()
                 if event.type is EventType.BOOKMARK:
                     sink.progress(event.revision)
                 else:
                     sink.apply(event)
                 taken += 1
-                if taken == slice_max:
+                worked_s += monotonic() - began_s
+                if taken == slice_max or worked_s >= step_s:
                     self._events.inc(taken)
-                    taken = 0
+                    taken, worked_s = 0, 0.0
                     await asyncio.sleep(0)
         finally:
             self._events.inc(taken)

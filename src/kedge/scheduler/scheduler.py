@@ -19,7 +19,8 @@ from kedge.keys import Fence, Key, Revision
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.catch_up import wait_caught_up
-from kedge.runtime.lease import LeaderElection, Leadership
+from kedge.runtime.lease import LeaderElection, Leadership, no_note
+from kedge.runtime.steps import StepBudget
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.cycle.attempt import SchedulingCycle
 from kedge.scheduler.queue.scheduling_queue import QueueStage, SchedulingQueue
@@ -29,6 +30,7 @@ from kedge.scheduler.report.policy_status import PolicyStatusWriter
 from kedge.scheduler.report.report_records import ReportRecords
 from kedge.scheduler.state.cache_follower import CacheFollower
 from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.tasks import gather_ended
 
 DEFAULT_NAME = "default-scheduler"
 LEASE_NAMESPACE = SYSTEM_NAMESPACE
@@ -111,7 +113,8 @@ class Scheduler:
             client, env, self.cluster_state, self.queue, self._attempts, self._binder, self._event_recorder, name
         )
         lease = Key(LEASE_KIND, lease_namespace, name)
-        self._election = LeaderElection(client, env, lease, identity=f"{name}-{process}")
+        note = no_note if recorder is None else recorder.note
+        self._election = LeaderElection(client, env, lease, identity=f"{name}-{process}", note=note)
 
     # -- public ------------------------------------------------------------------------------------
 
@@ -127,7 +130,7 @@ class Scheduler:
         finally:
             work.cancel()
             closed.cancel()
-            await asyncio.gather(work, closed, return_exceptions=True)
+            await gather_ended(work, closed)
             await self._cycle.stop()
             await self._event_recorder.stop()
             await self._policy_status.stop()
@@ -190,7 +193,7 @@ class Scheduler:
             self._leading, self._fence = False, None
             for each in tasks:
                 each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await gather_ended(*tasks)
             await self._binder.cancel_all()
             self._attempts.end_term()
             self.cluster_state.forget_all()
@@ -210,11 +213,15 @@ class Scheduler:
                 group.create_task(wait, name=f"{self.name} waits for {cache.name}")
 
     async def _schedule(self, fence: Fence) -> None:
-        limits = self._env.limits
+        limits, step = self._env.limits, StepBudget(self._env, self.name)
         while not self._closed.is_set():
             self._ready.clear()
+            for cache in self.cluster_state.caches.values():
+                if cache.notifying:  # the snapshot lacks a part of a long list: decide on all of it
+                    await cache.wait_notified()
+            step.begin()
             left = limits.scheduler_burst_max
-            while left > 0:
+            while left > 0 and not step.used_up():
                 if len(self._binder) >= limits.scheduler_binds_max:
                     await self._ready.wait()
                     break

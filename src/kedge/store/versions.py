@@ -101,6 +101,14 @@ class Versions:
             else:
                 self._remove(change.key)
 
+    def redo(self, changes: Sequence[Change]) -> None:
+        """Apply changes again that were undone, before anything else was applied."""
+        for change in changes:
+            if change.entry is not None:
+                self._set(change.entry, new=change.previous is None)
+            else:
+                self._remove(change.key)
+
     # -- reads -------------------------------------------------------------------------------------
 
     def get(self, keys: Sequence[Key], feed: Feed, *, at: Revision) -> Reading:

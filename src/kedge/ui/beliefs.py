@@ -2,12 +2,13 @@
 
 A received log has no times. A decision records the place that each cache had reached when it began, so the content of
 a cache is known at those moments. Between two of them an entry of the log may have arrived or not: only an entry of a
-revision that the store had not reached has certainly not.
+revision that the store had not reached has certainly not. A process that has crashed has no caches.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,8 @@ from kedge.ui.history import Point, RecordedHistory
 BELIEF_KIND: Final = "Belief"
 ROWS_MAX: Final = 200
 """Objects that are listed for one cache; the others are counted."""
+CRASH: Final = "crash"
+"""The kind of the outside event with which a process ends."""
 OLDER, MISSING, GONE = "older", "missing", "gone"
 """The cache has an older version; it lacks the object; it has an object that was deleted."""
 
@@ -40,8 +43,12 @@ class KnownPlace(NamedTuple):
 class CachedComponent:
     """A process with its caches: pieces of their received logs, and the moments at which their places are known."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, whole_logs: bool = True) -> None:
+        """Without `whole_logs` entries after the last known place are missing."""
         self.name = name
+        self.whole_logs = whole_logs
+        self.ended: int | None = None
+        """When the process crashed."""
         self.deciders: set[str] = set()
         self.controllers: set[str] = set()
         self._pieces: dict[str, list[ReceivedPart]] = {}
@@ -108,21 +115,29 @@ class CachedComponent:
 class CachedComponents:
     """Every process of a recording whose received logs were kept."""
 
-    def __init__(self, history: RecordedHistory) -> None:
+    def __init__(self, history: RecordedHistory, *, whole_logs: bool = True) -> None:
         self._by_name: dict[str, CachedComponent] = {}
         deciders: dict[str, CachedComponent] = {}
         for part in history.recording.received:
-            found = self._by_name.setdefault(part.process, CachedComponent(part.process))
+            found = self._by_name.setdefault(part.process, CachedComponent(part.process, whole_logs=whole_logs))
             found.add_part(part)
             deciders.update(dict.fromkeys(part.deciders, found))
         for decision in history.decisions:
             if (component := deciders.get(decision.process)) is not None:
                 component.add_decision(decision, history.t_of(decision.began))
         self._by_decider = deciders
+        for name, ended in _ends(history).items():
+            if name in self._by_name:
+                self._by_name[name].ended = ended
 
     def names(self) -> list[dict[str, Any]]:
         return [
-            {"name": each.name, "controllers": sorted(each.controllers), "caches": each.caches}
+            {
+                "name": each.name,
+                "controllers": sorted(each.controllers),
+                "caches": each.caches,
+                "ended": each.ended,
+            }
             for _, each in sorted(self._by_name.items())
         ]
 
@@ -146,16 +161,28 @@ class CachedComponents:
         return self._by_decider.get(decision.process)
 
 
+def _ends(history: RecordedHistory) -> dict[str, int]:
+    """By the name of a process with the number of its life: when it crashed."""
+    found: dict[str, int] = {}
+    lives: Counter[str] = Counter()
+    for event in sorted(history.recording.outside, key=lambda each: each.at):
+        if event.kind == CRASH:
+            lives[event.where] += 1
+            found[f"{event.where}#{lives[event.where]}"] = history.t_of(event.at)
+    return found
+
+
 def belief_document(
     history: RecordedHistory, components: CachedComponents, point: Point, name: str, decision: Decision | None = None
 ) -> dict[str, Any]:
     """The caches of one component at a point, or as a decision of it had them."""
     component = components.find(name) if decision is None else components.of_decision(decision)
     if component is None:
-        return {"component": "", "controllers": [], "caches": [], "components": components.names()}
+        return {"component": "", "controllers": [], "caches": [], "components": components.names(), "ended": None}
+    ended = component.ended if component.ended is not None and component.ended < point.t else None
     marks = {} if decision is None else {each.cache: each for each in decision.marks}
     caches = []
-    for cache in component.caches:
+    for cache in component.caches if ended is None or decision is not None else ():
         known, later = component.known_at(cache, point.t)
         if decision is not None:
             if cache not in marks:
@@ -169,6 +196,7 @@ def belief_document(
         "controllers": sorted(component.controllers),
         "components": components.names(),
         "caches": caches,
+        "ended": ended,
     }
 
 
@@ -205,7 +233,8 @@ def _cache(
     assert known is not None
     exact = known.t == point.t
     maybe = {} if exact else component.maybe_arrived(cache, known, later, point.revision)
-    rows, same = _compared(history, cache, held, point, _Known(known.t, maybe))
+    told = exact or later is not None or component.whole_logs
+    rows, same = _compared(history, cache, held, point, _Known(known.t, maybe, told))
     head["same"] = same
     head["lateSeconds"] = max((each["lateSeconds"] for each in rows if each["certain"]), default=0.0)
     head["objects"], head["objectsLeftOut"] = rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX)
@@ -217,6 +246,8 @@ class _Known(NamedTuple):
 
     t: int
     maybe: _Arrivals
+    told: bool
+    """The records have everything that arrived."""
 
 
 def _compared(
@@ -269,7 +300,7 @@ def _difference(
     states how late the cache was at its last known moment."""
     mine, truth = sides
     since = history.time_of(lacked)
-    certain = known.maybe.get(key, 0) < lacked
+    certain = known.told and known.maybe.get(key, 0) < lacked
     newest = history.versions_of(key)
     revision = _revision(truth)
     if truth is None and newest is not None:

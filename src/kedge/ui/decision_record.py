@@ -20,6 +20,7 @@ from kedge.observe.records import (
     Measured,
     NotStarted,
     PodAct,
+    PodSight,
 )
 from kedge.ui.beliefs import CachedComponents
 from kedge.ui.decision_list import outcome_of, summary_of
@@ -173,6 +174,8 @@ def _step(history: RecordedHistory, decision: Decision, step: DecisionStep) -> d
             return {"step": "not started", "text": step.error}
         case PodAct() | AdmissionAct():
             return {"step": "act", "text": str(step)}
+        case PodSight():
+            return {"step": "saw", "text": f"{step.what}: {json.dumps(step.outcome, default=str)[:500]}"}
 
 
 def _intent(call: Call) -> str:

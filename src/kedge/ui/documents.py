@@ -53,11 +53,13 @@ class Documents:
         *,
         declared_fields: DeclaredFields | None = None,
         live: bool = False,
+        whole_logs: bool = True,
     ) -> None:
         """`declared_fields` are of components, such as schedulers, whose reads are not noted. `live` is for a running
-        cluster, whose history grows."""
+        cluster, whose history grows. Without `whole_logs` received logs end with the last decision that read them, as
+        the logs of processes do: entries after it are not known."""
         self.history = RecordedHistory(recording, title)
-        self.components = CachedComponents(self.history)
+        self.components = CachedComponents(self.history, whole_logs=whole_logs)
         self._declared = declared_fields or {}
         self._graph: dict[str, Any] | None = None
         self._makers: Mapping[str, tuple[str, Callable[[Parameters], dict[str, Any]]]] = {

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.up_cluster import up_cluster
-from tests.kit.browser import READY, SCREENSHOTS, chromium
+from tests.kit.browser import READY, SCREENSHOTS, chromium, kedge
 
 from kedge.client.http import read_kubeconfig
 
@@ -31,14 +29,6 @@ WEB = {
         },
     },
 }
-
-
-def kedge(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "kedge", *words], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_page_of_a_cluster_follows_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.objects import CONFIG_MAP, config_map, node, pod, pod_key
 
 from kedge.agent.core.driver import ContainerSetup, FileVolume, Identity, PullFailed
 from kedge.agent.core.pods import PodWorker
-from kedge.api.requests import DeleteOptions, Request
+from kedge.api.requests import Delete, DeleteOptions, Patch, Request
 from kedge.api.wellknown import AT_MOST_ONE
 from kedge.keys import Key
 
@@ -367,6 +367,69 @@ async def test_a_pod_that_another_process_replaced_the_node_of_is_not_confirmed_
     await harness.cluster.authority.delete(pod_key(), DeleteOptions(grace_s=0))
     worker_of(harness).update(None)
     await until(lambda: harness.finished == [identity.pod_uid])
+
+
+# -- another pod of the same name ------------------------------------------------------------------
+
+
+async def replace_pod(harness: AgentHarness, **status: Any) -> str:
+    """Delete the pod by force, and create another of its name on no node. Returns the uid of that one."""
+    await harness.cluster.authority.delete(pod_key(), DeleteOptions(grace_s=0))
+    made = await harness.cluster.create(pod())
+    if status:
+        await harness.cluster.authority.patch(pod_key(), {"status": status}, subresource="status")
+    return made.uid
+
+
+@with_agent()
+async def test_the_end_of_another_pod_of_the_same_name_is_not_taken_for_the_end_of_this_one(
+    harness: AgentHarness,
+) -> None:
+    """A status write meets a conflict, and the pod that is read then is another one, which has ended.
+
+    Taken for this one, it would count as ended, and the claim of this one would never be confirmed.
+    """
+    await harness.in_contact()
+    found = await harness.bound_pod()
+    replaced_by: list[str] = []
+
+    async def replace_first(request: Request[Any]) -> None:
+        if isinstance(request, Patch) and request.target == pod_key() and not replaced_by:
+            replaced_by.append("")  # before the first await: the worker must not come here again
+            replaced_by[0] = await replace_pod(harness, phase="Succeeded")
+
+    harness.transport.before = replace_first
+    worker = harness.worker(found)
+    await until(lambda: replaced_by and replaced_by[0])
+    await asyncio.sleep(5)
+    worker.update(None)
+    await until(lambda: harness.finished == [found.uid])
+    assert claims(harness.cluster) == []
+    left = harness.cluster.find(pod_key())
+    assert left is not None
+    assert left.uid == replaced_by[0]
+
+
+@with_agent()
+async def test_the_removal_of_an_ended_pod_spares_another_of_the_same_name(harness: AgentHarness) -> None:
+    identity = await running(harness, terminationGracePeriodSeconds=1)
+    await harness.cluster.authority.delete(pod_key())
+    replaced_by: list[str] = []
+
+    async def replace_first(request: Request[Any]) -> None:
+        if isinstance(request, Delete) and request.target == pod_key() and not replaced_by:
+            replaced_by.append("")
+            replaced_by[0] = await replace_pod(harness)
+
+    harness.transport.before = replace_first
+    worker_of(harness).update(await harness.cluster.authority.get(pod_key()))
+    await until(lambda: replaced_by and replaced_by[0])
+    worker_of(harness).update(None)
+    await until(lambda: harness.finished == [identity.pod_uid])
+    left = harness.cluster.find(pod_key())
+    assert left is not None
+    assert left.uid == replaced_by[0]
+    assert left.view.metadata.deletion_timestamp is None
 
 
 def worker_of(harness: AgentHarness) -> PodWorker:

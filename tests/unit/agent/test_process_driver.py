@@ -222,6 +222,9 @@ async def test_pods_that_are_prepared_together_get_different_addresses(tmp_path:
         first, _ = pod_of("true")
         second = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, uid="another"))
         assert await driver.prepare(first) != await driver.prepare(second)
+        for each in (first, second):
+            await driver.remove(each.metadata.uid)
+        assert (driver._addresses, driver._reserved_until_s) == ({}, {})  # nothing stays of pods that are gone
 
 
 def port_pod(uid: str, *, address: str = "", port: int = 18443) -> tuple[PodView, Identity]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,7 +15,9 @@ from kedge.api.kinds import KINDS
 from kedge.api.requests import Create, Written
 from kedge.client.contract import Client
 from kedge.client.http import HttpTransport, ServerAddress
-from kedge.client.http.batches import CALLS_MAX, EXCHANGES_MAX
+from kedge.client.http.batches import CALLS_MAX, CALLS_SOON, EXCHANGES_MAX, WriteBatches
+from kedge.client.http.connection import ConnectionBroken, ConnectionPool
+from kedge.client.http.wire import HttpCall
 from kedge.env import system_env
 from kedge.errors import AlreadyExists, OutcomeUnknown, Unavailable
 from kedge.server.http.server import ApiServer
@@ -64,8 +67,19 @@ async def test_few_writes_are_sent_alone() -> None:
 @on_loop
 async def test_writes_of_one_turn_of_the_loop_leave_in_one_request() -> None:
     async with gated() as (transport, gate, _):
-        await asyncio.gather(*send_many(transport, CALLS_MAX))
+        await asyncio.gather(*send_many(transport, CALLS_SOON))
         assert gate.seen == [BATCH]
+
+
+@on_loop
+async def test_many_writes_of_one_turn_are_spread_over_the_connections_that_are_idle() -> None:
+    async with gated() as (transport, gate, _):
+        sent = await occupy(transport, gate)
+        gate.open.set()
+        await asyncio.gather(*sent)
+        gate.seen.clear()
+        await asyncio.gather(*send_many(transport, CALLS_MAX))
+        assert gate.seen == [BATCH] * (CALLS_MAX // CALLS_SOON)
 
 
 @on_loop
@@ -170,3 +184,52 @@ async def test_closing_answers_every_write() -> None:
         found = await asyncio.gather(*sent, waits, return_exceptions=True)
         assert isinstance(found[-1], Unavailable)
         assert all(isinstance(each, OutcomeUnknown) for each in found[:-1])
+
+
+@asynccontextmanager
+async def warm() -> AsyncIterator[tuple[WriteBatches, socket.socket]]:
+    """Writes to a server that is a bare socket, on a connection that is open and idle."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0)
+        pool = ConnectionPool(ServerAddress("127.0.0.1", listener.getsockname()[1]))
+        writes = WriteBatches(pool)
+        first = asyncio.ensure_future(writes.send(write(0)))
+        loop = asyncio.get_running_loop()
+        server, _ = await loop.sock_accept(listener)
+        with server:
+            server.settimeout(0)
+            await loop.sock_recv(server, 65536)
+            await loop.sock_sendall(server, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            await first
+            yield writes, server
+            await writes.close()
+            await pool.close()
+
+
+def write(n: int) -> HttpCall:
+    return HttpCall("POST", f"/w{n}", [], b"{}")
+
+
+@on_loop
+async def test_enough_writes_leave_before_their_turn_of_the_loop_ends() -> None:
+    async with warm() as (writes, server):
+        sent = [asyncio.ensure_future(writes.send(write(n))) for n in range(CALLS_SOON)]
+        read: list[bytes] = []
+        asyncio.get_running_loop().call_soon(lambda: read.append(server.recv(65536)))  # last in the turn of the writes
+        await asyncio.sleep(0)
+        assert read[0].startswith(b"POST /kedge/batch ")
+        for each in sent:
+            each.cancel()
+
+
+@on_loop
+async def test_closing_answers_writes_whose_exchange_has_just_begun() -> None:
+    """The task of the exchange is cancelled before its first step, so that none of its own lines can clean up."""
+    async with warm() as (writes, server):
+        sent = [asyncio.ensure_future(writes.send(write(n))) for n in range(CALLS_SOON)]
+        await asyncio.sleep(0)  # they have left, and the task that reads the reply has not begun
+        await writes.close()
+        found = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 20)
+        assert {type(each) for each in found} == {ConnectionBroken}
+        assert server.recv(65536)
+        assert await asyncio.get_running_loop().sock_recv(server, 1) == b""  # a late reply reaches no other write

@@ -127,3 +127,37 @@ def test_duplicates_are_found_exactly_where_they_are(value: Any, space: str, asc
 def test_a_field_that_stands_three_times_is_named_once_with_its_whole_path() -> None:
     body = b'{"a":[{"b":1},{"b":{"c":1,"c":2,"c":3}}]}'
     assert list(duplicates_in_json(body, decode_json(body))) == ['duplicate field "a[1].b.c"']
+
+
+POD_SPEC = b'{"containers":[{"name":"a","image":"b:1"}]}'
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (
+            b'{"metadata":{"name":"b","name":"a","annotations":{"k":"\\u003a"}},"spec":%b}' % POD_SPEC,
+            'duplicate field "metadata.name"',
+        ),
+        (b'{"metadata":{"name":"a"},"spec":%b}' % POD_SPEC, ""),
+        (b'{"metadata":{"name":"a"},"spec":{"a":1},"spec":%b}' % POD_SPEC, 'duplicate field "spec"'),
+        (b'{"metadata":{"name":"b","name":"a"},"spec":%b}' % POD_SPEC, 'duplicate field "metadata.name"'),
+        (b'{"metadata":{"name":"a"},"sp\\u0065c":1,"spec":%b}' % POD_SPEC, 'duplicate field "spec"'),
+        (b'{"metadata":{"name":"a"},"spec":%b,"more":1}' % POD_SPEC, 'unknown field "more"'),
+        (b'{"metadata":{"name":"a","more":1},"spec":%b}' % POD_SPEC, 'unknown field "metadata.more"'),
+        (b'{"metadata":{"name":"a"},"spec":%b}' % POD_SPEC.replace(b'"b:1"', b'"b","image":"b:1"'), "duplicate field"),
+        (b'{"metadata":{"name":"a"},"spec":%b}' % POD_SPEC.replace(b"image", b"more"), "unknown field"),
+        (b'{"metadata":{"name":"a"},"spec":[]}', "spec"),
+    ],
+)
+@on_loop
+async def test_a_spec_that_was_read_before_hides_no_field_around_it(body: bytes, problem: str) -> None:
+    async with local_api() as (_, port):
+        await create_config_map(port, "a")
+        pods = f"{CONFIG_MAPS.rpartition('/')[0]}/pods"
+        good = b'{"metadata":{"name":"first"},"spec":%b}' % POD_SPEC
+        assert (await sent(port, "POST", f"{pods}?fieldValidation=Strict", good))[0] == 201
+        for _ in range(2):  # the second time all parts of it are known
+            code, _, status = await sent(port, "POST", f"{pods}?fieldValidation=Strict&dryRun=All", body)
+            assert (code < 400) == (not problem)
+            assert problem in status.get("message", "")

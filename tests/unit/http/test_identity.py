@@ -52,6 +52,7 @@ class SecureServer:
     async def whoami(self, client: Certificate | None = None, token: str = "") -> tuple[int, dict[str, Any]]:
         """The code and the body of a SelfSubjectReview; code 0 if TLS refuses the certificate."""
         context = ssl.create_default_context(cafile=str(self._folder / "ca.crt"))
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # Python's default from 3.13 on
         if client is not None:
             (self._folder / "client.pem").write_bytes(client.pem)
             context.load_cert_chain(self._folder / "client.pem")

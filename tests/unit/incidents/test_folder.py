@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.kit.full_disk import small_disk
 
 from kedge.env import Env, system_env
-from kedge.errors import BadRequest, NotFound, TooManyRequests
+from kedge.errors import BadRequest, NotFound, TooManyRequests, Unavailable
 from kedge.limits import Limits
 from kedge.server.incidents import IncidentFolder
 
@@ -71,3 +72,17 @@ def test_parts_of_processes_that_do_not_take_part_are_refused(tmp_path: Path) ->
     folder.begin("first", "one")
     with pytest.raises(NotFound):
         folder.read("first", "one", "a", 0, 1)
+
+
+def test_a_full_disk_takes_no_part_of_a_slice_and_the_sender_repeats_it(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "32k") as disk:
+        folder = make(disk)
+        folder.begin("first", "one")
+        assert folder.append("first", "one", "a", 0, b"x" * 10) == 10
+        (disk / "filler").write_bytes(bytes(20_000))
+        with pytest.raises(Unavailable, match="No space left"):
+            folder.append("first", "one", "a", 10, b"y" * 20_000)
+        assert folder.find("first").processes[0].parts[0].bytes == 10, "nothing of the slice is there"
+        (disk / "filler").unlink()
+        assert folder.append("first", "one", "a", 10, b"y" * 20_000) == 20_010
+        assert folder.find("first").bytes == 20_010

@@ -51,10 +51,10 @@ def test_labels_without_a_bound_become_one_field() -> None:
 
 def test_the_first_decisions_of_a_controller_and_a_sample_are_noted() -> None:
     recorder = Recorder(make_env(decisions_noted_first=4, decisions_noted_every=10))
-    noted = [recorder.notes_for(decision(f"d-{number}")) is not None for number in range(1, 31)]
+    noted = [recorder.begin("replicasets")[1] is not None for _ in range(30)]
     assert [place for place, each in enumerate(noted, 1) if each] == [1, 2, 3, 4, 10, 20, 30]
-    assert recorder.notes_for(decision("other", controller="jobs")) is not None
-    assert Recorder(make_env(), records=False).notes_for(decision("none")) is None
+    assert recorder.begin("jobs")[1] is not None
+    assert Recorder(make_env(), records=False).begin("none") == (None, None)
 
 
 # -- durable ---------------------------------------------------------------------------------------

@@ -21,7 +21,14 @@ from kedge.observe.readers.coverage import totals_of
 from kedge.observe.readers.logged_part import DECISIONS_MAX, answer_part, history_part
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.why import ClusterEvidence, writes_of
-from kedge.observe.recording.log_index import INDEX, TABLE
+from kedge.observe.recording.log_index import (
+    BUCKETS,
+    FEW_BUCKETS,
+    INDEX,
+    TABLE,
+    TABLES_BEFORE_BUCKETS,
+    decode_head,
+)
 from kedge.observe.recording.log_search import LogSearch
 from kedge.observe.recording.segments import read_log, segments
 from kedge.observe.records import AdmittedWrite, encode_decision
@@ -141,14 +148,36 @@ def test_a_log_that_was_cut_off_anywhere_is_searched_as_it_is_scanned(tmp_path: 
 
 
 def test_a_log_of_many_decisions_is_not_scanned(tmp_path: Path) -> None:
-    """Only the decisions about the object, and those behind the last part, are read."""
+    """Only the decisions about the object are found, also among those behind the last part."""
     log = DecisionLog(tmp_path, make_env(decision_index_part_max=50))
     for n in range(1_010):
         log.append(decision(f"d-{n}", [read(pod(f"web-{n}", n + 1))], key=Key("Pod", "default", f"web-{n}")))
     log.flush()
     found = LogSearch([tmp_path]).about([Key("Pod", "default", "web-3")])
     assert "d-3" in {each.id for each in found.decisions.values()}
-    assert len(found.decisions) <= 11 + 2, "the tail, the object, and hardly a checksum of another name"
+    assert len(found.decisions) <= 1 + 2, "the object, and hardly a checksum of another name"
+    behind = LogSearch([tmp_path]).about([Key("Pod", "default", "web-1009")])
+    assert "d-1009" in {each.id for each in behind.decisions.values()}
+    assert len(behind.decisions) <= 1 + 2, "the last decisions have no index yet, and are selected all the same"
+
+
+def test_a_segment_with_many_postings_has_more_buckets_and_is_searched_alike(tmp_path: Path) -> None:
+    """A part has few postings, and the segment many: a search reads a small part of those."""
+    pods = [pod(f"web-{n}", n + 1) for n in range(100)]
+    log = DecisionLog(tmp_path, make_env(decision_index_part_max=200, decision_log_segment_bytes_max=1 << 26))
+    for n in range(450):
+        log.append(decision(f"d-{n}", [read(*pods)], key=Key("Pod", "default", f"about-{n}")))
+    log.close()
+    (path,) = segments(tmp_path).values()
+    heads = [decode_head(each.body) for each in index_sections(path) if each.name == INDEX]
+    assert [len(each.tables) - TABLES_BEFORE_BUCKETS for each in heads] == [FEW_BUCKETS, FEW_BUCKETS, BUCKETS]
+    search = LogSearch([tmp_path])
+    for n in range(450):
+        assert [each.id for each in search.about([Key("Pod", "default", f"about-{n}")]).decisions.values()] == [
+            f"d-{n}"
+        ]
+    touching = search.touching([Key("Pod", "default", "web-7")]).decisions.values()
+    assert [each.id for each in touching] == [f"d-{n}" for n in range(450)]
 
 
 def test_an_answer_about_a_busy_workload_reads_the_newest_decisions_and_states_how_many_it_left(tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ def test_metrics_are_up_to_date_when_they_are_scraped() -> None:
 
 
 def test_a_full_batch_is_counted_and_encoded_without_a_reader(tmp_path: Path) -> None:
-    env = make_env(decisions_batch_max=4)
+    env = make_env(decisions_batch_max=4, decision_ring_max=0)
     log = DecisionLog(tmp_path, env)
     recorder, found = Recorder(env, log=log), pod("a", 1)
     holders = getrefcount(found)

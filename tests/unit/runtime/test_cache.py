@@ -30,11 +30,14 @@ from kedge.runtime.cache import (
     Cache,
     CacheChange,
     ChangeType,
+    CurrentMarks,
     Index,
     NotSynced,
     Stale,
     by_label,
+    marks_of,
 )
+from kedge.runtime.cache.received import ReceivedLog, Source
 
 
 async def with_maps(count: int, limits: Any = QUICK) -> tuple[CacheHarness, Cache]:
@@ -63,6 +66,26 @@ async def test_a_cache_that_never_listed_is_not_read() -> None:
             read()
     with pytest.raises(Behind):
         await cache.wait_synced(within_s=0.02)
+    await harness.caches.stop()
+
+
+@asynchronous
+async def test_marks_of_one_moment_follow_the_cache_that_moved() -> None:
+    """Decisions of one moment share the marks of the caches that did not move."""
+    harness, maps = await with_maps(1)
+    pods = harness.caches.cache(POD)
+    await until(lambda: pods.synced)
+    caches = {"ConfigMap": maps, "Pod": pods}
+    marks, now_s = CurrentMarks(caches), harness.env.monotonic()
+    before = marks.at(now_s)
+    assert before == marks_of(caches.values(), now_s)
+    assert marks.at(now_s) is before
+    made = await harness.world.create(pod("web"))
+    await pods.at_least(made.revision)
+    after = marks.at(now_s)
+    assert after[0] is before[0]
+    assert after[1] == marks_of([pods], now_s)[0]
+    assert after[1].place > before[1].place
     await harness.caches.stop()
 
 
@@ -468,4 +491,46 @@ async def test_the_cache_can_be_rebuilt_at_any_place() -> None:
     other = log.pin(log.oldest)
     other.release()
     assert len(log) == 6
+    await harness.caches.stop()
+
+
+def test_a_long_list_leaves_the_received_log_in_parts_and_no_read_sees_a_part() -> None:
+    limits = dataclasses.replace(QUICK, received_log_max=3, received_pinned_max=12)
+    log = ReceivedLog(limits)
+    objects = [Object(CONFIG_MAP, map_key(f"m{n}"), b"{}", revision=1) for n in range(3_500)]
+    log.append(Source.LIST, 1, [CacheChange(ChangeType.ADDED, each.key, None, each, each.revision) for each in objects])
+    longest = 0
+    for revision in range(2, 20):
+        gone = objects[revision]
+        log.append(Source.EVENT, revision, [CacheChange(ChangeType.DELETED, gone.key, gone, None, revision)])
+        longest = max(longest, len(log))
+        if revision in (5, 12):
+            for place in range(log.oldest, log.place + 1):
+                assert len(log.state_at(place)[0]) == (3_500 - (place - 1) if place else 0)
+    assert 3 < longest <= 3 + 4
+    assert len(log) == 3
+
+
+@asynchronous
+async def test_an_index_that_is_added_while_a_first_list_is_under_way_has_all_of_it() -> None:
+    harness = await make_cache_harness()
+    for n in range(3):
+        await harness.world.create(config_map(f"m{n}"))
+    cache = Cache(harness.client, harness.env, CONFIG_MAP)
+    cache.add_index(BY_NAMESPACE)
+    failing = Index("failing", lambda each: 1 / 0 if each.key.name == "m1" else ())  # type: ignore[arg-type,return-value]
+    cache.add_index(failing)
+    relist = cache.begin_relist()
+    listed = await harness.client.list(CONFIG_MAP)
+    relist.add(listed.objects[:2])
+    by_name = Index("name", lambda each: (each.key.name,))
+    cache.add_index(by_name)
+    relist.add(listed.objects[2:])
+    relist.apply(listed.revision, asked_s=0.0)
+    assert len(cache.by_index(BY_NAMESPACE, "default").value) == 3
+    assert [each.key.name for each in cache.by_index(by_name, "m0").value] == ["m0"]
+    with pytest.raises(InvariantBroken, match="could not read"):
+        cache.by_index(failing, "x")
+    await until(lambda: harness.reported)
+    assert [type(each) for each in harness.reported] == [ZeroDivisionError]
     await harness.caches.stop()

@@ -170,7 +170,7 @@ async def test_a_stream_cut_inside_a_commit_loses_no_event_of_it() -> None:
 async def test_a_list_never_goes_back_in_time() -> None:
     """An API server that restarts behind the others must not bring deleted objects back."""
 
-    def believe(self: Cache, objects: Any, revision: int, *, asked_s: float) -> None:  # noqa: ARG001
+    def believe(self: Cache, objects: Any, revision: int, **_: Any) -> None:  # noqa: ARG001
         self._objects, self._ordered = objects, None
 
     async def older_answer_is_refused(*, safe: bool) -> bool:

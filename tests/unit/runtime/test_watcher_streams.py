@@ -255,9 +255,9 @@ async def test_a_list_is_decoded_page_by_page_and_not_in_the_step_that_applies_i
     seen: set[str] = set()
     replace = Cache.replace
 
-    def apply(self: Cache, objects: Any, revision: int, *, asked_s: float) -> None:
+    def apply(self: Cache, objects: Any, revision: int, **given: Any) -> None:
         applying[0] = True
-        replace(self, objects, revision, asked_s=asked_s)
+        replace(self, objects, revision, **given)
 
     with replaced(Cache, "replace", apply):
         cache = harness.caches.cache(CONFIG_MAP)
@@ -282,9 +282,11 @@ def test_a_watcher_whose_loop_is_closed_ends() -> None:
     loop.close()
     for each in pending:
         each._log_destroy_pending = False  # type: ignore[attr-defined]
+        coroutine = each.get_coro()
+        assert coroutine is not None
         for _ in range(8):
             try:
-                each.get_coro().close()
+                coroutine.close()
             except RuntimeError:
                 continue
             break

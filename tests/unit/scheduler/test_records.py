@@ -95,6 +95,25 @@ async def test_a_bind_that_no_rule_keeps_is_kept_with_all_its_inputs_once_a_kept
     assert recheck_attempts([writer], harness.caches, harness.env) == 1
 
 
+@with_scheduler(replace(LIMITS, decisions_sample_every=10**9))
+async def test_a_window_that_reaches_back_gets_binds_that_no_rule_kept_with_all_their_inputs(
+    harness: SchedulerHarness,
+) -> None:
+    begin = harness.env.now()
+    await harness.open_for(node("node-a", cpu="2"), node("node-b", cpu="1"))
+    names = [f"web-{n}" for n in range(6)]
+    for name in names:
+        await harness.pod(name, cpu="100m")
+    await until(lambda: all(map(harness.place, names)))
+    await until(lambda: not harness.scheduler.statistics().binding)
+    assert not harness.decisions()
+    for _ in harness.recorder.reach_back("incident", begin):
+        await asyncio.sleep(0)
+    assert sorted(each.key.name for each in harness.decisions()) == names
+    assert not any(attempt_of(each).local_lost for each in harness.decisions())
+    assert harness.recheck_all() == len(names)
+
+
 @pytest.mark.parametrize("sample_every", [1, 10**9])
 def test_attempts_without_a_record_are_counted_like_those_with_one(sample_every: int) -> None:
     counted: list[object] = []
@@ -148,6 +167,10 @@ def test_assumptions_are_restored_as_they_were_before_any_of_the_last_changes(
     for changes, state in states.items():
         too_old = assumptions.changes - changes > changes_max
         assert assumptions.recorded_at(changes) == (None if too_old else state)
+    past = assumptions.past()
+    for changes in sorted(states, reverse=True):
+        too_old = assumptions.changes - changes > changes_max
+        assert past.at(changes) == (None if too_old else states[changes])
 
 
 # -- attempts that are cut off ---------------------------------------------------------------------

@@ -363,3 +363,21 @@ def test_a_protected_pod_is_evicted_when_its_protection_ends(what: str) -> None:
         await until(lambda: (found := harness.find("low")) is not None and found.view.terminating)
 
     scene()
+
+
+# -- binds in flight -------------------------------------------------------------------------------
+
+
+@with_scheduler()
+async def test_a_preemptor_is_tried_again_once_the_bind_of_its_victim_is_seen(harness: SchedulerHarness) -> None:
+    """A pod whose bind is in flight cannot be evicted, and its confirmation frees no room."""
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    harness.wire.binds_held = True
+    await harness.pod("low", cpu="700m")
+    await until(lambda: len(harness.scheduler.cluster_state.assumed) == 1)
+    await harness.pod("urgent", cpu="700m", priorityClassName="urgent")
+    await until(lambda: harness.reason("urgent") == "0/1 nodes: 1 cpu")
+    harness.wire.binds_held = False
+    await until(lambda: harness.place("low"))
+    await until(lambda: (urgent := harness.find("urgent")) and urgent.view.status.nominated_node_name == "node-a")

@@ -261,3 +261,25 @@ async def test_a_cancelled_write_does_not_block_others() -> None:
             outcomes = await asyncio.gather(*writers, return_exceptions=True)
         assert not any(isinstance(outcome, BaseException) for outcome in outcomes[1::2])
         assert not any(lock.locked() for lock in world.service._core.contended.values())
+
+
+@asynchronous
+async def test_other_tasks_run_during_a_patch_of_many_operations() -> None:
+    world = await make_world()
+    await world.create(config_map(colour="red"))
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    turning = asyncio.ensure_future(turn())
+    await asyncio.sleep(0)
+    before = turns
+    operations = [{"op": "add", "path": f"/data/k{n % 100}", "value": str(n)} for n in range(10_000)]
+    patched = await world.service.patch(SETTINGS, operations, patch_type=PatchType.JSON)
+    turning.cancel()
+    assert turns - before >= 10_000 // 250 - 1
+    assert patched.object.edit()["data"]["k99"] == "9999"

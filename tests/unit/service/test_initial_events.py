@@ -170,3 +170,26 @@ async def test_an_object_larger_than_a_page_is_a_page_of_its_own() -> None:
     assert names(list(await anext(stream))) == ["b", "end"]
     stream.close()
     assert held(world) == 0
+
+
+@asynchronous
+async def test_other_tasks_run_between_two_batches_that_are_both_there() -> None:
+    world = await world_of(1_000, Limits(watch_batch_max=100))
+    stream = await opened(world, WatchOptions(resource_version=str(0)))
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    turning = asyncio.ensure_future(turn())
+    seen = 0
+    async for batch in stream:
+        seen += len(batch)
+        if seen >= 1_000:
+            break
+    turning.cancel()
+    await stream.aclose()
+    assert turns >= 5

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from kedge.sim.kernel import NO_FAULTS, Host, Latency, RunOutcome, Simulation, run
+from kedge.sim.kernel.listening_port import SimServer
 
 
 async def serve_echo(host: Host, *, port: int = 80) -> asyncio.AbstractServer:
@@ -214,3 +217,32 @@ def test_echo_survives_every_seed_with_connection_faults() -> None:
     assert any(event.text.startswith("reset:") for outcome in outcomes for event in outcome.faults)
     for outcome in outcomes[:10]:
         assert run(program, outcome.tape).hash == outcome.hash
+
+
+@pytest.mark.parametrize("end", [SimServer.close_clients, SimServer.abort_clients])
+def test_a_server_ends_the_connections_of_its_own_port(end: Callable[[SimServer], None]) -> None:
+    async def program(sim: Simulation) -> None:
+        server, client = sim.host("server"), sim.host("client")
+        first = await serve_echo(server)
+        await serve_echo(server, port=81)
+        assert isinstance(first, SimServer)
+
+        async def end_clients() -> None:
+            end(first)
+
+        async def work() -> None:
+            (reader, writer), (other, other_writer) = [
+                await asyncio.open_connection("server", port) for port in (80, 81)
+            ]
+            await asyncio.sleep(1)
+            await server.run(end_clients())
+            with suppress(ConnectionResetError):  # after an abort
+                assert await reader.read() == b""
+            writer.close()
+            other_writer.write(b"still open")
+            assert await other.readexactly(10) == b"still open"
+            other_writer.close()
+
+        await client.run(work())
+
+    passes(run(program, 1, faults=NO_FAULTS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -282,3 +283,55 @@ def test_an_empty_recording_has_every_document() -> None:
     assert empty.document("difference", {})["objects"] == []
     assert empty.document("belief", {})["caches"] == []
     assert empty.document("coupling", {})["edges"] == []
+
+
+# -- beliefs of processes that have ended ---------------------------------------------------------------
+
+
+@functools.cache
+def crashed() -> Documents:
+    """The leader of the scheduler crashes with a reservation under way."""
+    return Documents(run_scenario(load_scenario("duplicate-reservation")).recording)
+
+
+def belief_of(found: Documents, component: str, t: int) -> dict[str, Any]:
+    return found.document("belief", {"component": component, "t": str(t)})
+
+
+def test_a_crashed_process_has_no_caches_to_compare() -> None:
+    found = crashed()
+    leader = next(each for each in found.components.names() if each["name"] == "default-scheduler-0#1")
+    ended = leader["ended"]
+    assert ended is not None
+    before, after = (belief_of(found, leader["name"], ended + each) for each in (0, 1_000_000))
+    assert before["caches"]
+    assert before["ended"] is None
+    assert (after["caches"], after["ended"]) == ([], ended)
+    others = [each for each in found.components.names() if each["name"] != leader["name"]]
+    assert [each["ended"] for each in others] == [None] * len(others)
+    assert belief_of(found, "default-scheduler-1#1", ended + 5_000_000)["caches"]
+
+
+def test_a_log_that_ends_with_a_decision_claims_nothing_about_later_entries() -> None:
+    """As the log of a process does: it has the entries that its decisions read, and no later ones."""
+    recording, attempt = documents().history.recording, late_attempt()
+    last = next(each for each in recording.decisions if each.id == attempt["id"])
+    places = {each.cache: each.place for each in last.marks}
+    received = [
+        each._replace(entries=tuple(entry for entry in each.entries if entry.place <= places.get(each.cache, 0)))
+        for each in recording.received
+        if last.process in each.deciders
+    ]
+    decisions = [each for each in recording.decisions if each.began <= last.began]
+    log = replace(recording, received=received, decisions=decisions)
+    later = {"component": SCHEDULER, "t": str(attempt["t"] + 4_000_000)}
+    certain = {
+        whole: [
+            row["certain"]
+            for each in Documents(log, whole_logs=whole).document("belief", later)["caches"]
+            for row in each["objects"]
+            if row["key"] == QUOTA
+        ]
+        for whole in (True, False)
+    }
+    assert certain == {True: [True], False: [False]}

@@ -13,6 +13,7 @@ from kedge.agent.core.driver import (
     PullFailed,
 )
 from kedge.agent.core.node import Machine
+from kedge.agent.core.pod_recheck import recheck_sync
 
 __all__ = [
     "Agent",
@@ -26,4 +27,5 @@ __all__ = [
     "Machine",
     "NodeCondition",
     "PullFailed",
+    "recheck_sync",
 ]

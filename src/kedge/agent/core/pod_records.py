@@ -16,6 +16,7 @@ from kedge.agent.core import pod_acts
 from kedge.agent.core.driver import ContainerProcess
 from kedge.agent.core.plan import HEALTHY, Health, PodObservation, PodPlan
 from kedge.agent.core.pod_acts import NotedAct, PodEvent
+from kedge.agent.core.pod_evidence import StatusInputs, plan_step, status_step
 from kedge.api.event_bodies import NORMAL, WARNING
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions, Written
@@ -25,7 +26,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import AGENT_PREFIX, NO_ORIGIN, Key, Origin, Revision
 from kedge.observe.recording.recorder import Recorder
-from kedge.observe.records import Decision, PodAct, PodRun
+from kedge.observe.records import Decision, PodAct, PodRun, PodSight
 from kedge.runtime.event_writer import EventNote, EventWriter
 from kedge.runtime.recorded_call import recorded_call
 
@@ -91,7 +92,7 @@ class PodRecords:
         """The sync is over. It is counted and kept if it did anything or failed; Events about `pod` are written."""
         record, recorder = self._record, self._agent.recorder
         self._record = None
-        if record is None or (not record.steps and error is None):
+        if record is None or (error is None and all(isinstance(step, PodSight) for step in record.steps)):
             return
         record.result = "await change" if error is None else "failed"
         record.error = "" if error is None else f"{type(error).__name__}: {error}"
@@ -106,11 +107,15 @@ class PodRecords:
 
     # -- acts --------------------------------------------------------------------------------------
 
-    def planned(self, observation: PodObservation, plan: PodPlan) -> None:
-        """Note what a plan decides that the one before did not: stops, pauses, refusals; and what it was decided on."""
+    def planned(self, seen: Object | None, observation: PodObservation, plan: PodPlan) -> None:
+        """Note what a plan decides that the one before did not: stops, pauses, refusals; and what it was decided on.
+
+        `seen` is the version of the pod in the observation.
+        """
         record, pod = self._record, observation.pod
         if record is None:
             return
+        record.steps.append(plan_step(seen, observation, plan))
         if pod is not None:
             record.generation, record.priority = pod.metadata.generation, pod.spec.priority or 0
             record.pod_run = PodRun(self._agent.node, self._node_uid(), bind_revision(pod, self._agent.node))
@@ -121,6 +126,11 @@ class PodRecords:
             if each.act not in self._planned:
                 self.note(each)
         self._planned = frozenset(each.act for each in acts)
+
+    def computed(self, seen: Object, inputs: StatusInputs, *, differs: bool) -> None:
+        """Note the inputs of a status, and whether it differs from that of `seen`."""
+        if self._record is not None:
+            self._record.steps.append(status_step(seen, inputs, differs=differs))
 
     def note(self, noted: NotedAct) -> None:
         """Note an act, or why it failed."""

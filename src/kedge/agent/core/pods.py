@@ -30,10 +30,10 @@ from kedge.agent.core.plan import (
     latest,
     plan_pod,
 )
+from kedge.agent.core.pod_evidence import StatusInputs, planned_status
 from kedge.agent.core.pod_records import bind_revision
 from kedge.agent.core.probes import Prober, has_probes
 from kedge.agent.core.resize import NO_RESIZE, PodResizer, ResizeStage, Verdict, needs_decision, plan_resize
-from kedge.agent.core.status import dropped_conditions, pod_status
 from kedge.agent.core.volume_refresh import VolumeRefresh
 from kedge.agent.core.worker_context import WorkerContext
 from kedge.api.holds import active_hold, next_hold_end
@@ -153,13 +153,14 @@ class PodWorker:
         for failed in self._hooks.take_failed_stops():
             self._records.note(pod_acts.pre_stop_failed(*failed))
         pod = await self._pod()
+        seen = self._seen
         if pod is not None and not processes and self._may_be_unadmitted(pod):
             await self._check_admission(pod)
         self._update_probers(pod, processes)
         await self._check_resize(pod, processes)
         observation = self._observe(pod, processes)
         plan = plan_pod(observation, self._env.limits)
-        self._records.planned(observation, plan)
+        self._records.planned(seen, observation, plan)
         for stop in plan.stop:
             container = None if pod is None else _container_of(pod, stop.process.identity.container)
             await self._hooks.stop(stop.process.identity, container, stop.grace_s, stop.cause)
@@ -196,12 +197,13 @@ class PodWorker:
         processes = await self._context.of_pod(self.uid)
         if self._seen is None or self._unconfirmed or self._disowned:
             return False, 0.0
-        pod = self._seen.as_view(PodView)
+        seen = self._seen
+        pod = seen.as_view(PodView)
         self._update_probers(pod, processes)
         await self._check_resize(pod, processes)
         observation = self._observe(pod, processes)
         plan = plan_pod(observation, self._env.limits)
-        self._records.planned(observation, plan)
+        self._records.planned(seen, observation, plan)
         await self._write_status(observation, plan)
         if plan.start:
             raise Unavailable(f"{self.key} could not be started yet: the agent tries again", key=self.key)
@@ -398,17 +400,15 @@ class PodWorker:
         if seen is None or pod is None or pod.finished:
             return  # its end was its final status
         now = self._env.now()
-        status = pod_status(
-            pod,
-            observation,
-            plan,
+        inputs = StatusInputs(
             now=now,
             address=self._driver.address(self.uid),
             node_address=self._context.node.address,
             waiting=self._waiting,
             resize_failed=self._resize_failed,
         )
-        patch = plan_status(seen, status, now, dropped=dropped_conditions(status))
+        status, patch = planned_status(seen, pod, observation, plan, inputs)
+        self._records.computed(seen, inputs, differs=patch is not None)
         # 1. The link is restored. 2. This writes Ready. 3. The node lifecycle, which has no heartbeat yet, writes
         # Unknown. 4. This writes Ready. So a heartbeat goes first: after one the lifecycle does not write Unknown.
         self.awaits_contact = patch is not None and not self._context.node.in_contact

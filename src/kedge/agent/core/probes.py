@@ -43,12 +43,13 @@ class Prober:
             if not await self._until_started(container.startup_probe):
                 return
             self._set_health(started=True)
-        following = []
-        if container.liveness_probe is not None:
-            following.append(self._follow(container.liveness_probe, self._set_alive, verdict=True))
-        if container.readiness_probe is not None:
-            following.append(self._follow(container.readiness_probe, self._set_ready, verdict=False))
-        await asyncio.gather(*following)
+        probes = (
+            (container.liveness_probe, self._set_alive, True),
+            (container.readiness_probe, self._set_ready, False),
+        )
+        await asyncio.gather(
+            *(self._follow(probe, report, verdict=verdict) for probe, report, verdict in probes if probe is not None)
+        )
 
     async def _until_started(self, probe: Probe) -> bool:
         await asyncio.sleep(probe.initial_delay_seconds)

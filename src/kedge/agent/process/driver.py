@@ -175,6 +175,7 @@ class ProcessDriver:
             if kept.uid == pod_uid:
                 remove_folder(self._pod_folder(kept.namespace, kept.name, kept.uid))
         self._addresses.pop(pod_uid, None)
+        self._reserved_until_s.pop(pod_uid, None)
 
     async def kept_pods(self) -> Sequence[KeptPod]:
         found = []

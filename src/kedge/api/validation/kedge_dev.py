@@ -206,6 +206,8 @@ def check_recording_window(errors: ErrorList, window: RecordingWindowView) -> No
     spec = window.spec
     if spec.since is not None and not spec.collect:
         errors.forbidden("spec.since", "may be set only if `collect` is true")
+    if spec.live and not spec.collect:
+        errors.forbidden("spec.live", "may be set only if `collect` is true")
     if spec.collect and (spec.tenants or spec.objects):
         errors.forbidden("spec.collect", "a window that collects covers the whole cluster: name no tenants or objects")
     for index, tenant in enumerate(window.spec.tenants):

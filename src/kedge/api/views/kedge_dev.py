@@ -310,6 +310,12 @@ class RecordingWindowSpec(ApiStruct, frozen=True):
     """When the window ends, every process sends its records to a server: `kedge incident` makes one file of them."""
     since: Time | None = None
     """Records from then on are collected, as far as processes have them; without it from when the window opened."""
+    redact: tuple[str, ...] = ()
+    """Fields whose values are hidden in the file of the incident, beside those of Secrets: `KIND:FIELD`."""
+    stopped: bool = False
+    """It ended by hand. A process whose clock is behind would wait for `until` long after."""
+    live: bool = False
+    """Processes send their records while the window is open too: the page of a server shows them."""
 
 
 class RecordingWindowView(View, frozen=True):

@@ -6,8 +6,10 @@ that ten processes saw is in the file once.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,13 +17,18 @@ from typing import Final
 
 import msgspec
 
+from kedge.cli.incidents.merged_history import merge_histories
 from kedge.kept import BadKeptFile, Section, parse_section, read_kept
+from kedge.observe.readers.history_check import RevisionGap
 from kedge.observe.readers.recording import Recording, decode_recording
-from kedge.observe.records import CommitRecord, Decision, RecordEncoder, StoreState
+from kedge.observe.recording.rules import KeepReason
+from kedge.observe.records import Decision, RecordEncoder, RedactedField
 
 INCIDENT: Final = "incident"
 """The name of the section that only the file of an incident has."""
 INCIDENT_VERSION: Final = 1
+DIGEST: Final = "digest"
+"""The name of the last section: a hash of all before it, so that a change of any of them is noticed."""
 
 
 class IncidentProcess(msgspec.Struct, frozen=True):
@@ -45,6 +52,8 @@ class IncidentSummary(msgspec.Struct, frozen=True):
     processes: tuple[IncidentProcess, ...]
     gaps: tuple[str, ...]
     """Missing parts, one sentence each."""
+    history_gaps: tuple[RevisionGap, ...] = ()
+    """Revisions that the history may lack. Files of before have none."""
 
 
 @dataclass(slots=True)
@@ -65,8 +74,13 @@ def merge_parts(
     processes: list[IncidentProcess] = []
     histories: list[Recording] = []
     for each in parts:
-        found = [decode_recording(read_kept(path)) for path in each.files]
-        own = {one.id: one for part in found for one in part.decisions if since <= one.began <= until}
+        found = []
+        for path in each.files:
+            try:
+                found.append(decode_recording(read_kept(path)))
+            except BadKeptFile as error:
+                gaps.append(f"{each.process}: part {path.name} cannot be read: {error}")
+        own = {one.id: one for part in found for one in _of_incident(name, since, until, part.decisions)}
         size = sum(path.stat().st_size for path in each.files)
         processes.append(IncidentProcess(each.process, each.done, len(own), size))
         decisions.update(own)
@@ -75,15 +89,36 @@ def merge_parts(
         for part in found:
             gaps += [f"{each.process}: {gap}" for gap in part.gaps if not gap.tail]
             gaps += [f"{each.process}: {text}" for text in part.undecoded]
-            gaps += [event.text for event in part.outside if event.kind == "gap"]
+            gaps += [f"{each.process}: {event.text}" for event in part.outside if event.kind == "gap"]
             if part.states:
                 histories.append(part)
             else:
                 _add(merged, part)
     merged.decisions = sorted(decisions.values(), key=lambda one: one.began)
-    merged.states, merged.commits = _history(histories)
+    merged.states, merged.commits, lost = merge_histories(histories)
     gaps += _missing(merged, since)
-    return IncidentSummary(name, since, until, kedge, tuple(processes), tuple(dict.fromkeys(gaps))), merged
+    gaps += [
+        f"commits between revisions {gap.after} and {gap.until} are missing: no server recorded them" for gap in lost
+    ]
+    return IncidentSummary(name, since, until, kedge, tuple(processes), tuple(dict.fromkeys(gaps)), lost), merged
+
+
+def _of_incident(name: str, since: datetime, until: datetime, decisions: Sequence[Decision]) -> Iterator[Decision]:
+    """The decisions of the incident: those of its time, by the clock of their process.
+
+    That clock may be wrong, or be stepped meanwhile. Decisions that the window of the incident kept belong to it
+    whatever their time is, and so does everything between them.
+    """
+    times: dict[str, tuple[datetime, datetime]] = {}
+    for each in decisions:
+        first, last = times.get(each.process, (since, until))
+        if each.kept == f"{KeepReason.WINDOW}: {name}":
+            first, last = min(first, each.began), max(last, each.began)
+        times[each.process] = first, last
+    for each in decisions:
+        first, last = times[each.process]
+        if first <= each.began <= last:
+            yield each
 
 
 def _add(merged: Recording, part: Recording) -> None:
@@ -91,18 +126,6 @@ def _add(merged: Recording, part: Recording) -> None:
     merged.outside += [event for event in part.outside if event not in merged.outside]
     merged.coverages += part.coverages
     merged.counts += part.counts
-
-
-def _history(histories: Iterable[Recording]) -> tuple[list[StoreState], list[CommitRecord]]:
-    """The earliest state, and every commit after it, from as many servers as recorded them."""
-    found = sorted(histories, key=lambda each: each.states[0].revision)
-    if not found:
-        return [], []
-    commits: dict[int, CommitRecord] = {}
-    for each in found:
-        for commit in each.commits:
-            commits.setdefault(commit.revision, commit)
-    return [found[0].states[0]], [commits[revision] for revision in sorted(commits)]
 
 
 def _missing(merged: Recording, since: datetime) -> Iterator[str]:
@@ -117,12 +140,72 @@ def _missing(merged: Recording, since: datetime) -> Iterator[str]:
     )
     for process, count in lost.items():
         yield f"{count} attempts of {process} lack the scheduler's own assumptions"
+    known = {each.id for each in merged.decisions}
+    written = (each for commit in merged.commits if commit.at >= since for each in commit.written)
+    unsent = Counter(
+        _decider(each.origin.decision) for each in written if each.origin.decision and each.origin.decision not in known
+    )
+    for decider, count in sorted(unsent.items()):
+        yield f"{count} versions were written by decisions of {decider} that no process sent"
 
 
-def write_sections(summary: IncidentSummary, recording: Recording) -> Iterator[Section]:
-    """The file, section by section."""
+def _decider(decision: str) -> str:
+    """The controller, and the run of its process, in the id of a decision."""
+    return decision.rpartition(":")[0] or decision
+
+
+def write_sections(
+    summary: IncidentSummary, recording: Recording, *, redact: Sequence[RedactedField] = ()
+) -> Iterator[Section]:
+    """The file, section by section, without the values of the fields in `redact`."""
+    digest = _Digest()
+    for each in _sections(summary, recording, RecordEncoder(hiding_key=os.urandom(32), redact=redact)):
+        digest.add(each)
+        yield each
+    yield digest.section()
+
+
+class _Digest:
+    """A hash of sections in order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, section: Section) -> None:
+        self._hash.update(f"{section.name} {section.version} {len(section.body)}\n".encode())
+        self._hash.update(section.body)
+
+    def section(self) -> Section:
+        return Section(DIGEST, INCIDENT_VERSION, self._hash.hexdigest().encode())
+
+
+def changes_of(path: Path) -> list[str]:
+    """How a file differs from what `kedge incident stop` wrote, as sentences.
+
+    Raises:
+        BadKeptFile: it is not a kept file.
+    """
+    digest, written = _Digest(), None
+    for each in read_kept(path):
+        if not isinstance(each, Section):
+            return [f"the file is damaged: {each}"]
+        if written is not None:
+            return [f"section {each.name} was added to the file"]
+        if each.name == DIGEST:
+            written = each
+        else:
+            digest.add(each)
+    if written is None:
+        return ["the file has no digest: its end is missing, or an older kedge wrote it"]
+    return (
+        []
+        if written.body == digest.section().body
+        else ["the file was changed after it was written: its digest differs"]
+    )
+
+
+def _sections(summary: IncidentSummary, recording: Recording, encoder: RecordEncoder) -> Iterator[Section]:
     yield Section(INCIDENT, INCIDENT_VERSION, msgspec.json.encode(summary))
-    encoder = RecordEncoder()
     streams: tuple[Iterator[list[bytes]], ...] = (
         (encoder.state(each) for each in recording.states),
         (encoder.commit(each) for each in recording.commits),

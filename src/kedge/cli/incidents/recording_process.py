@@ -11,6 +11,7 @@ from kedge.api.wellknown import RECORDING_WINDOW_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.process_events import ProcessHead, ended, started
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.incident_sender import IncidentSender, IncidentServer
@@ -28,6 +29,8 @@ async def recording_process(
     """
     log = DecisionLog(folder, env)
     recorder = Recorder(env, log=log)
+    log.keep_inputs(ProcessHead(env, process).pieces)
+    recorder.note(started(env, process))
     following = _follow_windows(client, env, recorder, log, server, process=process)
     tasks = [env.spawn(log.run(), name="decision log"), env.spawn(following, name="windows")]
     try:
@@ -36,6 +39,8 @@ async def recording_process(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        log.flush()  # the decisions before the end
+        recorder.note(ended(env, process))
         log.close()
 
 
@@ -45,7 +50,7 @@ async def _follow_windows(
     """Keep what the windows of the cluster ask for, and send it for incidents, until cancelled."""
     caches = CacheSet(client, env)
     cache = caches.cache(client.kinds.of_key_kind(RECORDING_WINDOW_KIND))
-    sender = IncidentSender(env, log, process=f"{process}-{env.new_uid()[:8]}", server=server)
+    sender = IncidentSender(env, log, recorder, process=f"{process}-{env.new_uid()[:8]}", server=server)
     RecordingWindows(recorder, env).follow([cache])
     sender.follow(cache)
     try:

@@ -3,14 +3,13 @@ recorded; every version and write is compared with the history of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from kedge.cli.incidents.incident_file import summary_of
 from kedge.cli.kept_decisions import RecheckReport, recheck_decisions
-from kedge.keys import Revision
 from kedge.observe.readers.history_check import HistoryCheck, check_history
+from kedge.observe.readers.moments import chosen_decisions
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import Decision
 
 _SHOWN = 10
 """Differences that are printed; the others are counted."""
@@ -21,15 +20,17 @@ class IncidentReplay(NamedTuple):
 
     decisions: RecheckReport
     history: HistoryCheck
+    changes: tuple[str, ...] = ()
+    """How the file differs from the one that was written."""
 
     @property
     def same(self) -> bool:
-        return not self.decisions.differences and not self.history.differences
+        return not self.decisions.differences and not self.history.differences and not self.changes
 
     def lines(self) -> list[str]:
         """The verdict, then the counts."""
         history = self.history
-        differences = [*history.differences, *self.decisions.differences]
+        differences = [*history.differences, *self.decisions.differences, *self.changes]
         lines = ["same" if self.same else f"DIFFERS: {differences[0]}"]
         lines += [f"DIFFERS: {each}" for each in differences[1:_SHOWN]]
         if len(differences) > _SHOWN:
@@ -41,29 +42,23 @@ class IncidentReplay(NamedTuple):
             f" history; of its versions {history.by_decisions} were written by these decisions, {history.by_others} by"
             f" people, other clients and the server"
         )
+        if history.unknown:
+            lines.append(f"{history.unknown} versions and writes are in gaps of the history, and were not compared")
+        if history.replaced:
+            lines.append(
+                f"{history.replaced} versions of leases are not in the history: the store keeps the newest alone"
+            )
         if history.unrecorded:
             lines.append(f"{history.unrecorded} versions name a decision that the file lacks")
         return lines
 
 
 async def replay_incident(
-    recording: Recording, *, first: Revision | None = None, until: Revision | None = None
+    recording: Recording, *, first: str | None = None, until: str | None = None
 ) -> IncidentReplay:
-    """Replay all of it, or the decisions that were made on revisions from `first` to `until`."""
+    """Replay all of it, or the decisions between two points, as `chosen_decisions` finds them."""
+    summary = summary_of(recording)
+    gaps = summary.history_gaps if summary is not None else ()
     return IncidentReplay(
-        await recheck_decisions(chosen_decisions(recording.decisions, first, until), recording),
-        check_history(recording),
+        await recheck_decisions(chosen_decisions(recording, first, until), recording), check_history(recording, gaps)
     )
-
-
-def chosen_decisions(decisions: Sequence[Decision], first: Revision | None, until: Revision | None) -> list[Decision]:
-    """Decisions by the newest revision that their caches had reached; those without a mark belong to any."""
-    return [
-        each
-        for each in decisions
-        if not each.marks
-        or (
-            (first is None or max(mark.revision for mark in each.marks) >= first)
-            and (until is None or max(mark.revision for mark in each.marks) <= until)
-        )
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ class OwnIncidents:
     def __init__(self, folder: IncidentFolder) -> None:
         self.folder = folder
 
-    async def begin(self, incident: str, process: str) -> None:
+    async def begin(self, incident: str, process: str) -> bytes:
         self.folder.begin(incident, process)
+        return self.folder.hiding_key(incident)
 
     async def append(self, incident: str, process: str, part: str, at: int, data: bytes) -> int:
         return self.folder.append(incident, process, part, at, data)
@@ -34,8 +36,9 @@ class RemoteIncidents:
     def __init__(self, addresses: Callable[[], Sequence[ServerAddress]]) -> None:
         self._addresses = addresses
 
-    async def begin(self, incident: str, process: str) -> None:
-        await self._post(f"{INCIDENTS_PATH}/{incident}/{process}", {})
+    async def begin(self, incident: str, process: str) -> bytes:
+        reply = await self._post(f"{INCIDENTS_PATH}/{incident}/{process}", {})
+        return base64.b64decode(reply.get("hidingKey", ""))
 
     async def append(self, incident: str, process: str, part: str, at: int, data: bytes) -> int:
         reply = await self._post(f"{INCIDENTS_PATH}/{incident}/{process}/{part}", {"at": str(at)}, data)

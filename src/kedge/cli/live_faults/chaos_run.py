@@ -72,6 +72,8 @@ def check_live(scenario: Scenario) -> None:
             raise ScenarioError(f"`world` has `{name}`, which only simulations load: remove it for kedge chaos")
     if scenario.invariants:
         raise ScenarioError("`invariants` are checked in simulations only: remove them for kedge chaos")
+    if scenario.meanwhile:
+        raise ScenarioError("`meanwhile` works in simulations only: move its steps to `steps` for kedge chaos")
     for step in scenario.steps:
         if step.verb is not None and step.verb.name not in LIVE_VERBS:
             names = ", ".join(LIVE_VERBS)

@@ -1,9 +1,9 @@
 """Writes that wait for their turn leave together, in one HTTP request.
 
-A few exchanges are under way at a time. Writes that find a free one leave at the end of this turn of the loop: a write
-that is alone in its turn is sent as it is, so a client with few writes never sends a batch. The others wait until an
-exchange ends, or for a moment at most, and share the next one: the more writes there are, the less each of them costs
-both sides.
+A few exchanges are under way at a time. Writes that find a free one leave at the end of this turn of the loop, or as
+soon as there are enough of them: the server works on these while this process prepares the next ones. A write that is
+alone in its turn is sent as it is, so a client with few writes never sends a batch. The others wait until an exchange
+ends, or for a moment at most, and share the next one: the more writes there are, the less each of them costs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from kedge.api.http_batch import BATCH_PATH, BATCH_TYPE, BatchCall, decode_answer, encode_batch
-from kedge.client.http.connection import ConnectionBroken, ConnectionPool, HttpReply, RequestNotSent
+from kedge.client.http.connection import ClientConnection, ConnectionBroken, ConnectionPool, HttpReply, RequestNotSent
 from kedge.client.http.wire import HttpCall
 from kedge.errors import KedgeError
 
@@ -23,6 +23,9 @@ EXCHANGES_MAX: Final = 4
 """Exchanges that hold back further writes."""
 HELD_S_MAX: Final = 0.005
 """A write is held back no longer than this, however slow the exchanges before it are."""
+CALLS_SOON: Final = 16
+"""So many writes do not wait for the end of the turn if a connection is idle. Otherwise the writers of a process fall
+into step: all of them write in one turn and wait for one reply, and client and server are never busy together."""
 CALLS_MAX: Final = 64
 """Calls of one batch: what a server accepts."""
 BYTES_MAX: Final = 1024 * 1024
@@ -36,13 +39,25 @@ Answer = tuple[HttpReply, bytes]
 class _Waiting:
     """A write that is not answered yet."""
 
-    __slots__ = ("answer", "call", "sent_with")
+    __slots__ = ("answer", "batch", "call")
 
     def __init__(self, call: HttpCall) -> None:
         self.call = call
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.sent_with: list[_Waiting] = []
+        self.batch: _Batch | None = None
         """The batch that it left with."""
+
+
+class _Batch:
+    """Writes of one exchange that is under way."""
+
+    __slots__ = ("connection", "task", "writes")
+
+    def __init__(self, writes: list[_Waiting]) -> None:
+        self.writes = writes
+        self.connection: ClientConnection | None = None
+        """None until the request is written."""
+        self.task: asyncio.Task[None] | None = None
 
 
 class WriteBatches:
@@ -51,11 +66,9 @@ class WriteBatches:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._waiting: deque[_Waiting] = deque()
-        self._under_way = 0
+        self._under_way: dict[_Batch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._turn_due = False
-        self._tasks: dict[asyncio.Task[None], list[_Waiting]] = {}
-        """Exchanges of batches that are under way."""
 
     async def send(self, call: HttpCall) -> Answer:
         """Send one write, alone or with others, and wait for the answer to it.
@@ -65,7 +78,10 @@ class WriteBatches:
         """
         mine = _Waiting(call)
         self._waiting.append(mine)
-        self._send_soon()
+        if len(self._waiting) >= CALLS_SOON and len(self._under_way) < EXCHANGES_MAX and self._pool.has_idle:
+            self._send_waiting()
+        else:
+            self._send_soon()
         try:
             return await mine.answer
         except asyncio.CancelledError:
@@ -79,22 +95,21 @@ class WriteBatches:
             self._timer = None
         while self._waiting:
             _fail(self._waiting.popleft(), RequestNotSent("the client is closed"))
-        for task in tuple(self._tasks):
+        tasks = [each.task for each in self._under_way if each.task is not None]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _given_up(self, waiting: _Waiting) -> None:
         """A caller does not wait any more. An exchange that is awaited by none of its callers is aborted."""
-        batch = waiting.sent_with
-        if batch and all(each.answer.done() for each in batch):
-            for task, sent in self._tasks.items():
-                if sent is batch:
-                    task.cancel()
+        batch = waiting.batch
+        if batch is not None and batch.task is not None and all(each.answer.done() for each in batch.writes):
+            batch.task.cancel()
 
     def _send_soon(self) -> None:
         """Send what waits at the end of this turn of the loop, or once an exchange has ended, or after a moment."""
-        if self._under_way < EXCHANGES_MAX:
+        if len(self._under_way) < EXCHANGES_MAX:
             # Not now: an exchange that ended has woken many callers, and each may be about to write again.
             if not self._turn_due:
                 self._turn_due = True
@@ -113,20 +128,14 @@ class WriteBatches:
         self._send_waiting(anyway=True)
 
     def _send_waiting(self, *, anyway: bool = False) -> None:
-        while self._waiting and (anyway or self._under_way < EXCHANGES_MAX):
-            batch = self._next_batch()
-            if batch:
-                self._under_way += 1
-                for each in batch:
-                    each.sent_with = batch
-                task = asyncio.get_running_loop().create_task(self._exchange(batch))
-                self._tasks[task] = batch
-                task.add_done_callback(self._tasks.pop)
+        while self._waiting and (anyway or len(self._under_way) < EXCHANGES_MAX):
+            if writes := self._next_writes():
+                self._begin(_Batch(writes))
         if not self._waiting and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_writes(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
         size = 0
         while self._waiting and len(batch) < CALLS_MAX:
@@ -138,42 +147,74 @@ class WriteBatches:
                 batch.append(found)
         return batch
 
-    async def _exchange(self, batch: list[_Waiting]) -> None:
+    def _begin(self, batch: _Batch) -> None:
+        """Send a batch: now if a connection is idle, otherwise once there is one."""
+        self._under_way[batch] = None
+        for each in batch.writes:
+            each.batch = batch
+        connection = self._pool.take_nowait()
+        reply = None if connection is None else self._write(batch, connection)
+        batch.task = task = asyncio.get_running_loop().create_task(self._exchange(batch, reply))
+        # A task that is cancelled before its first step runs no `finally`.
+        task.add_done_callback(lambda _: self._end(batch, ConnectionBroken("the client was closed before the answer")))
+
+    def _write(self, batch: _Batch, connection: ClientConnection) -> HttpReply:
+        batch.connection = connection
+        writes = batch.writes
+        if len(writes) == 1:
+            call = writes[0].call
+            head, body = self._pool.head(call.method, call.target, call.headers, len(call.body)), call.body
+        else:
+            body = encode_batch([_encoded(each.call) for each in writes])
+            head = self._pool.head("POST", BATCH_PATH, _HEADERS, len(body))
+        return connection.begin(head, body)
+
+    async def _exchange(self, batch: _Batch, reply: HttpReply | None) -> None:
         """One HTTP request. Every write of it is answered, or fails with the exchange."""
         error: KedgeError = ConnectionBroken("the reply to a batch ended before its last answer")
+        whole = False
         try:
-            if len(batch) == 1:
-                call = batch[0].call
-                head = self._pool.head(call.method, call.target, call.headers, len(call.body))
-                _settle(batch[0], await self._pool.request(head, call.body))
-            else:
-                await self._exchange_many(batch)
+            if reply is None:
+                reply = self._write(batch, await self._pool.take())
+            await _read_reply(batch, reply)
+            whole = True
         except KedgeError as failed:
             error = failed
         except asyncio.CancelledError:
             error = ConnectionBroken("the client was closed before the answer")
             raise
         finally:
-            for each in batch:
-                each.sent_with = []  # a cycle would wait for the collector
-                _fail(each, error)
-            self._under_way -= 1
-            if self._waiting:
-                self._send_soon()
+            self._end(batch, error, whole=whole)
 
-    async def _exchange_many(self, batch: list[_Waiting]) -> None:
-        body = encode_batch([_encoded(each.call) for each in batch])
-        head = self._pool.head("POST", BATCH_PATH, _HEADERS, len(body))
-        async with self._pool.lent() as connection:
-            reply = await connection.exchange(head, body)
-            if reply.code >= 400:  # none of them was begun
-                whole = await connection.read(reply)
-                for each in batch:
-                    _settle(each, (reply, whole))
-                return
-            async for line in connection.read_lines(reply):
-                if line:
-                    _take_line(batch, line)
+    def _end(self, batch: _Batch, error: KedgeError, *, whole: bool = False) -> None:
+        """An exchange is over. Nothing happens if it has ended before."""
+        if batch not in self._under_way:
+            return
+        del self._under_way[batch]
+        if batch.connection is not None:
+            if whole:
+                self._pool.give_back(batch.connection)
+            else:
+                batch.connection.abort()
+        for each in batch.writes:
+            each.batch = None  # a cycle would wait for the collector
+            _fail(each, error)
+        if self._waiting:
+            self._send_soon()
+
+
+async def _read_reply(batch: _Batch, reply: HttpReply) -> None:
+    connection, writes = batch.connection, batch.writes
+    assert connection is not None
+    await connection.wait_head(reply)
+    if len(writes) == 1 or reply.code >= 400:  # of a batch that is refused none was begun
+        whole = await connection.read(reply)
+        for each in writes:
+            _settle(each, (reply, whole))
+        return
+    async for line in connection.read_lines(reply):
+        if line:
+            _take_line(writes, line)
 
 
 def _take_line(batch: list[_Waiting], line: bytes) -> None:

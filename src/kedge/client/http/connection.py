@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 import httptools
@@ -104,14 +104,27 @@ class ClientConnection(asyncio.Protocol):
             RequestNotSent: the connection was gone before anything was written.
             ConnectionBroken: it broke afterwards.
         """
+        reply = self.begin(head, body)
+        await self.wait_head(reply)
+        return reply
+
+    def begin(self, head: bytes, body: bytes) -> HttpReply:
+        """Send a request now; nothing of its reply is there yet.
+
+        Raises:
+            RequestNotSent: the connection was gone before anything was written.
+        """
         if not self.usable or self._transport is None:
             raise RequestNotSent("the connection is closed")
         self._reply = reply = HttpReply()
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(head + body)
+        return reply
+
+    async def wait_head(self, reply: HttpReply) -> None:
+        """Wait until the code and the headers of a reply are there. Raises `ConnectionBroken`."""
         while not reply.code:
             await self._wait()
-        return reply
 
     async def read(self, reply: HttpReply) -> bytes:
         """The whole body."""
@@ -182,32 +195,32 @@ class ConnectionPool:
         except BaseException:
             connection.abort()
             raise
-        self._give_back(connection)
+        self.give_back(connection)
         return reply, answer
 
-    @asynccontextmanager
-    async def lent(self) -> AsyncIterator[ClientConnection]:
-        """A connection for one exchange whose reply is read to its end. After an error it is aborted."""
-        connection = await self.take()
-        try:
-            yield connection
-        except BaseException:
-            connection.abort()
-            raise
-        self._give_back(connection)
-
-    def _give_back(self, connection: ClientConnection) -> None:
+    def give_back(self, connection: ClientConnection) -> None:
+        """Keep a connection for the next caller: the reply to its last request was read to its end."""
         if connection.usable and len(self._idle) < self._idle_max:
             self._idle.append(connection)
         else:
             connection.abort()
 
-    async def take(self) -> ClientConnection:
-        """A connection for one caller, which aborts it at the end."""
+    @property
+    def has_idle(self) -> bool:
+        return bool(self._idle)
+
+    def take_nowait(self) -> ClientConnection | None:
+        """As `take`, if one is idle."""
         while self._idle:
             found = self._idle.pop()
             if found.usable:
                 return found
+        return None
+
+    async def take(self) -> ClientConnection:
+        """A connection for one caller, which aborts it at the end, or gives it back."""
+        if (idle := self.take_nowait()) is not None:
+            return idle
         address = self._address
         loop = asyncio.get_running_loop()
         try:

@@ -82,7 +82,7 @@ class HttpTransport:
         if not self._is_kedge and (status := wire.success_status(body)) is not None:
             found = await self._after_status(request, status)
         else:
-            found = self._decoded(request, reply, body)
+            found = await self._decoded(request, reply, body)
         return found
 
     async def _after_status(self, request: Request[Any], status: Mapping[str, Any]) -> Any:
@@ -139,16 +139,16 @@ class HttpTransport:
         finally:
             connection.abort()
 
-    def _decoded(self, request: Request[Any], reply: HttpReply, body: bytes) -> Any:
+    async def _decoded(self, request: Request[Any], reply: HttpReply, body: bytes) -> Any:
         match request:
             case Get():
                 return wire.single(body, self._kind(request), reply.headers)
             case GetScale():
                 return msgspec.json.decode(body)
             case List():
-                return wire.object_list(body, request.kind)
+                return await wire.object_list(body, request.kind)
             case DeleteCollection():
-                return wire.deleted(body, request.kind)
+                return await wire.deleted(body, request.kind)
             case RequestToken():
                 return wire.issued_token(body)
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,6 +47,8 @@ from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 Headers = list[tuple[bytes, bytes]]
 _JSON = (b"Content-Type", b"application/json")
 _HEADER_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_DECODED_AT_ONCE = 500
+"""Objects of a list that are decoded in one step of the event loop."""
 _SPLICED = b'"metadata":{"resourceVersion":"'
 
 
@@ -350,11 +353,19 @@ def origin_of(parts: Sequence[Any]) -> tuple[Revision, Origin]:
     return created, Origin(*origin) if any(origin) else NO_ORIGIN
 
 
-def object_list(data: bytes, kind: Kind) -> ObjectList:
-    found = decode_list(data)
+async def object_list(data: bytes, kind: Kind) -> ObjectList:
+    return await _object_list(decode_list(data), kind)
+
+
+async def _object_list(found: _RawList, kind: Kind) -> ObjectList:
+    """The objects of a list. Other tasks run while a long one is decoded."""
     items = found.items or []
     origins = found.kedge or [_NO_ORIGINS] * len(items)
-    objects = [object_of(bytes(item), kind, *origin_of(parts)) for item, parts in zip(items, origins, strict=True)]
+    objects: list[Object] = []
+    for item, parts in zip(items, origins, strict=True):
+        objects.append(object_of(bytes(item), kind, *origin_of(parts)))
+        if len(objects) % _DECODED_AT_ONCE == 0:
+            await asyncio.sleep(0)
     metadata = found.metadata
     return ObjectList(
         kind=kind,
@@ -365,11 +376,11 @@ def object_list(data: bytes, kind: Kind) -> ObjectList:
     )
 
 
-def deleted(data: bytes, kind: Kind) -> list[Written]:
+async def deleted(data: bytes, kind: Kind) -> list[Written]:
     """The objects of a deletecollection. A server that is not kedge does not send which of them are gone: an object
     that is not marked as being deleted is."""
-    gone = decode_list(data).kedgeRemoved
-    objects = object_list(data, kind).objects
+    found = decode_list(data)
+    gone, objects = found.kedgeRemoved, (await _object_list(found, kind)).objects
     if gone:
         return [Written(each, removed=removed) for each, removed in zip(objects, gone, strict=True)]
     return [Written(each, removed=each.metadata.deletion_timestamp is None) for each in objects]

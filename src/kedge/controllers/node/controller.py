@@ -290,6 +290,8 @@ def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
     def note_renewal(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         """Note every renewal; wake only a node that needs attention."""
         if change.new is None:
+            if _known_node(caches, change.key.name) is None:
+                heartbeats.forget(change.key.name)  # leases without nodes come and go under any name
             return ()
         heartbeats.note(change.key.name, lease_cache().age_s, renewed=change.old is not None)
         node = _known_node(caches, change.key.name)

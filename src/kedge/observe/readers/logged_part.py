@@ -48,8 +48,8 @@ def answer_part(
 
     def gather() -> Recording:
         gathered = _Gathered(search, newest=DECISIONS_MAX)
-        gathered.follow({key for key in keys if key.kind != POD_KIND})
         gathered.add(search.about({*keys, *related}, newest=DECISIONS_MAX))
+        gathered.follow({key for key in keys if key.kind != POD_KIND})
         gathered.add(search.with_owner(owners))
         gathered.add(search.touching(versions_of))
         return gathered.recording()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from kedge.api.field_notes import KEYED_FIELDS, OPEN_MAPS, WHOLE
 from kedge.api.wellknown import POD_KIND
+from kedge.observe.recording.brief import BriefDecision
 from kedge.observe.records import SNAPSHOT, CacheMark, CacheRead, Call, Decision, FieldCount
 
 OTHER: Final = "other"
@@ -33,6 +35,7 @@ _CONDITIONS: Final = frozenset({"uid", "resourceVersion"})
 _KEYED: Final = {field.partition(".")[2] for field in KEYED_FIELDS}
 _KEYS_MAX: Final = 256
 """Keys of labels and annotations that are counted for one verb and kind; the others are one field."""
+_wake_of: Final = attrgetter("wake")
 _NOT_NOTED: Final[dict[str, tuple[str, ...]]] = {}
 _NO_MEMBERS: Final[dict[str, int]] = {}
 _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
@@ -41,14 +44,18 @@ _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
 class ControllerCounts:
     """The counts of one controller."""
 
-    __slots__ = ("_aggregate", "_binds", "_bound_at", "calls", "reads", "touches", "wakes")
+    __slots__ = ("_aggregate", "_binds", "_bound_at", "begun", "calls", "noted_next", "reads", "touches", "wakes")
 
     def __init__(self, aggregate: Aggregate) -> None:
         self._aggregate = aggregate
         self._binds = 0
         """Binds whose marks and field are not counted yet: these are the same in all of them."""
         self._bound_at: Sequence[CacheMark] = ()
-        """The marks of the last one."""
+        """Marks of the latest bind."""
+        self.begun = 0
+        """Reconciles that began."""
+        self.noted_next = 1
+        """No decision before this one has its fields noted, unless a window opens."""
         self.reads: dict[str, dict[str, int]] = {}
         """By cache and verb."""
         self.touches: dict[str, dict[str, int]] = {}
@@ -67,15 +74,21 @@ class ControllerCounts:
             except KeyError:
                 self._count(reads, mark.cache, SNAPSHOT)
 
-    def count_bind(self, what: str, writer: str, marks: Sequence[CacheMark]) -> None:
-        """Count an attempt that was bound, with its wake-up and its marks."""
-        kind, slash, _ = what.partition("/")
-        if slash:
-            self._count(self.wakes, kind, writer)
+    def count_binds(self, briefs: Sequence[BriefDecision]) -> None:
+        """Count attempts that were bound, with their wake-ups and their marks."""
+        marks = briefs[0].marks
+        if len(marks) != len(briefs[-1].marks):  # a scheduler has begun to follow a cache between two of them
+            for brief in briefs:
+                self.count_binds((brief,))
+            return
         if len(marks) != len(self._bound_at):
             self.settle_binds()
-        self._binds += 1
-        self._bound_at = marks
+            self._bound_at = marks
+        self._binds += len(briefs)
+        for (what, writer), count in Counter(map(_wake_of, briefs)).items():
+            kind, slash, _ = what.partition("/")
+            if slash:
+                self._count(self.wakes, kind, writer, count)
 
     def settle_binds(self) -> None:
         """Count the parts that all binds since the last call have in common."""
@@ -140,17 +153,19 @@ class ControllerCounts:
         for name, value in intent.items():
             if name in _IDENTITY:
                 continue
-            if value and name not in OPEN_MAPS and _is_mapping(value):
-                members = fields.get(name, _NO_MEMBERS)
-                for member in value:
-                    if member in _KEYED and name == "metadata":
-                        self._count_keys(verb, kind, member, value[member])
-                    elif member in members:
-                        members[member] += 1
-                    elif name != "metadata" or member not in _CONDITIONS:
-                        self._count_field(verb, kind, name, member)
-            else:
+            if not value or name in OPEN_MAPS or not _is_mapping(value):
                 self._count_field(verb, kind, name, "")
+                continue
+            members = fields.get(name, _NO_MEMBERS)
+            for member in value:
+                if member in members:  # most are: neither a label nor a condition ever is
+                    members[member] += 1
+                elif name != "metadata":
+                    self._count_field(verb, kind, name, member)
+                elif member in _KEYED:
+                    self._count_keys(verb, kind, member, value[member])
+                elif member not in _CONDITIONS:
+                    self._count_field(verb, kind, name, member)
 
     def fields(self) -> Iterator[tuple[str, str, str, str, int]]:
         """Verb, kind, the two parts of the field, and the count."""

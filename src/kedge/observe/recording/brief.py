@@ -6,7 +6,8 @@ bind wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 from kedge.keys import Revision
@@ -24,7 +25,11 @@ class BriefDecision(BegunDecision, Protocol):
     @property
     def marks(self) -> tuple[CacheMark, ...]: ...
     @property
+    def fence(self) -> Revision: ...
+    @property
     def revision(self) -> Revision: ...
+    @property
+    def began(self) -> datetime: ...
 
 
 class BriefSource(Protocol):
@@ -34,5 +39,8 @@ class BriefSource(Protocol):
     process: str
 
     def record_of(self, brief: Any, /) -> Decision: ...
+
+    def records_of(self, briefs: Iterable[Any], /) -> Iterator[Decision]:
+        """The records of many, newest first: each costs less than one alone."""
 
     def pin(self, record: Decision, /) -> Sequence[Release]: ...

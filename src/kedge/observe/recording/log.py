@@ -171,6 +171,10 @@ class DecisionLog:
         if len(self._unencoded) >= self._env.limits.decisions_batch_max:
             self._encode_all()
 
+    def note(self, event: OutsideEvent) -> None:
+        """Add an event to the next batch."""
+        self._add_pending(self._encoder.outside(event))
+
     def _collect(self) -> None:
         for append_all in self._sources:
             append_all()
@@ -257,6 +261,17 @@ class DecisionLog:
             self._write_coverage()
             self._write_counts()
         self._write_pending()
+
+    def hide_with(self, key: bytes) -> None:
+        """Hide values with this key from now on, in a segment of its own."""
+        self.flush()
+        self._hiding_key = key
+        self._end_segment()
+
+    def begin_segment(self) -> None:
+        """End the segment. The records that follow may be older than those before them, and so may their inputs."""
+        self.flush()
+        self._end_segment()
 
     def _write_coverage(self) -> None:
         if self._coverage is None:

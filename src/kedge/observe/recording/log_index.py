@@ -10,7 +10,7 @@ of it; `log_search` reads them. Decisions behind the last sound part are scanned
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -29,8 +29,13 @@ INDEX: Final = "index"
 """The head of a part. It is the last section of the part."""
 TABLE: Final = "table"
 INDEX_VERSION: Final = 1
-BUCKETS: Final = 32
-"""Postings are divided by checksum: a lookup reads one bucket of each part."""
+BUCKETS: Final = 256
+"""Postings are divided by checksum: a lookup reads one bucket of each part. A search about a workload looks for dozens
+of checksums in every segment, and reads few of so many buckets."""
+FEW_BUCKETS: Final = 32
+"""In a part with few postings. It divides `BUCKETS`."""
+FEW_POSTINGS: Final = 32_768
+"""Up to so many: each bucket is then a few kilobytes, and the sections of more of them would be as long as they are."""
 MISSING: Final = 0xFFFFFFFF
 """The place of a version that cannot be read."""
 TABLES_BEFORE_BUCKETS: Final = 3
@@ -47,7 +52,7 @@ class PartHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: int
     """Where they end, and its tables begin."""
     tables: tuple[int, ...]
-    """Where each table begins: decisions, versions, writes, then the buckets."""
+    """Where each table begins: decisions, versions, writes, then the buckets, of which there are few or many."""
     decisions: int
     first_decision: int
     """How many decisions of the segment are in the parts before it."""
@@ -183,9 +188,9 @@ class _PartTables:
             [each[2] for each in rows],
             array("I", [each[3] for each in rows]).tobytes(),
         )
-        buckets = zip(self.hashes, self.ordinals, strict=True)
         bodies = [self.decisions.tobytes(), self.versions.tobytes(), _encode(columns)]
-        bodies += [hashes.tobytes() + ordinals.tobytes() for hashes, ordinals in buckets]
+        count = FEW_BUCKETS if sum(map(len, self.hashes)) <= FEW_POSTINGS else BUCKETS
+        bodies += [b"".join([*self.hashes[n::count], *self.ordinals[n::count]]) for n in range(count)]
         frames = [encode_section(TABLE, each, version=INDEX_VERSION) for each in bodies]
         head = PartHead(
             previous,
@@ -206,12 +211,66 @@ class _PartTables:
         return [*frames, encode_section(INDEX, _encode(head), version=INDEX_VERSION)]
 
 
+class DecisionNames:
+    """The checksums of every name that a decision is found by. Keys occur often, so their checksums are remembered."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Key, int] = {}
+
+    def of(self, decision: Decision, owners_of: Callable[[Object], Iterable[int]]) -> set[int]:
+        """`owners_of` has the checksums of the owners of a version."""
+        found = {id_hash(decision.id), crc32(b"about", self._hash(decision.key))}
+        if decision.scheduling is not None:
+            found.update(about_hash(Key.parse(each)) for each in decision.scheduling.victims)
+        if decision.admission is not None and decision.admission.owner_uid:
+            found.add(owner_hash(decision.admission.owner_uid))
+        for step in decision.steps:
+            if type(step) is CacheRead:
+                versions = step.objects
+            elif type(step) is Call:
+                versions = step.reply
+                if step.outcome in WROTE:
+                    self._add_write(step, found)
+            else:
+                continue
+            for each in versions:
+                found.add(crc32(b"touched", self._hash(each.key)))
+                found.update(owners_of(each))
+        return found
+
+    def _add_write(self, call: Call, found: set[int]) -> None:
+        key = call.reply[0].key if call.reply else call.key
+        if key is None:
+            return
+        base = self._hash(key)
+        found.add(crc32(b"touched", base))
+        if call.key is not None and call.key != key:
+            found.add(touched_hash(call.key))
+        if call.revision and call.reply and call.outcome == "done":
+            found.update((crc32(b"wrote", base), crc32(b"at %d" % call.revision, base)))
+
+    def _hash(self, key: Key) -> int:
+        found = self._keys.get(key)
+        if found is None:
+            found = self._keys[key] = _key_hash(key)
+        return found
+
+
+def owner_hashes(value: bytes) -> list[int]:
+    """The checksums of the owners of an object, from its JSON."""
+    if b'"ownerReferences"' not in value:
+        return []
+    try:
+        return [owner_hash(each.uid) for each in _owners(value).metadata.owner_references]
+    except msgspec.MsgspecError:
+        return []
+
+
 class IndexBuilder:
     """Collects the index of one segment, part by part. A checksum may belong to two names: readers compare again."""
 
     def __init__(self) -> None:
-        self._keys: dict[Key, int] = {}
-        """Checksums of keys, for the whole segment: most keys occur often."""
+        self._names = DecisionNames()
         self._previous = 0
         self._whole = _PartTables()
         """The parts that were taken."""
@@ -236,12 +295,8 @@ class IndexBuilder:
         self._reach(at)
         check(number == len(self._whole.versions) + len(self._part.versions), "versions are numbered one by one")
         self._part.versions.append(at)
-        if b'"ownerReferences"' in value:
-            try:
-                owners = _owners(value).metadata.owner_references
-            except msgspec.MsgspecError:
-                return
-            self._owned[key, revision] = [owner_hash(each.uid) for each in owners]
+        if owners := owner_hashes(value):
+            self._owned[key, revision] = owners
 
     def add_decision(self, decision: Decision, at: int) -> None:
         """A decision whose section begins at `at`. Its versions were added before it."""
@@ -251,42 +306,20 @@ class IndexBuilder:
         part.decisions.append(at)
         if not decision.part_of:
             part.count(decision)
-        found = {id_hash(decision.id), crc32(b"about", self._hash(decision.key))}
-        if decision.scheduling is not None:
-            found.update(about_hash(Key.parse(each)) for each in decision.scheduling.victims)
-        if decision.admission is not None and decision.admission.owner_uid:
-            found.add(owner_hash(decision.admission.owner_uid))
+        found = self._names.of(decision, self._take_owners)
         for step in decision.steps:
-            if type(step) is CacheRead:
-                self._add_versions(step.objects, found)
-            elif type(step) is Call:
-                self._add_versions(step.reply, found)
-                if step.outcome in WROTE:
-                    self._add_write(decision, step, ordinal, found)
+            if type(step) is Call and step.outcome == "done" and step.revision and step.reply:
+                kind, ended = step.reply[0].key.kind, call_ended(decision, step)
+                part.writes.append((kind, step.revision, ended, ordinal))
         hashes, ordinals = part.hashes, part.ordinals
         for each in found:
             hashes[each % BUCKETS].append(each)
             ordinals[each % BUCKETS].append(ordinal)
         self._postings += len(found)
 
-    def _add_versions(self, objects: Iterable[Object], found: set[int]) -> None:
-        for each in objects:
-            key = each.key
-            found.add(crc32(b"touched", self._hash(key)))
-            if self._owned and (owners := self._owned.pop((key, each.revision), None)):
-                found.update(owners)
-
-    def _add_write(self, decision: Decision, call: Call, ordinal: int, found: set[int]) -> None:
-        key = call.reply[0].key if call.reply else call.key
-        if key is None:
-            return
-        base = self._hash(key)
-        found.add(crc32(b"touched", base))
-        if call.key is not None and call.key != key:
-            found.add(touched_hash(call.key))
-        if call.revision and call.reply and call.outcome == "done":
-            found.update((crc32(b"wrote", base), crc32(b"at %d" % call.revision, base)))
-            self._part.writes.append((key.kind, call.revision, call_ended(decision, call), ordinal))
+    def _take_owners(self, version: Object) -> Iterable[int]:
+        """The owners of a version, at the first decision of the segment that refers to it."""
+        return self._owned.pop((version.key, version.revision), ()) if self._owned else ()
 
     def add_coverage(self, coverage: CoverageRecord, at: int) -> None:
         self._reach(at)
@@ -295,12 +328,6 @@ class IndexBuilder:
     def _reach(self, at: int) -> None:
         if self._part.begin is None:
             self._part.begin = at
-
-    def _hash(self, key: Key) -> int:
-        found = self._keys.get(key)
-        if found is None:
-            found = self._keys[key] = _key_hash(key)
-        return found
 
     def take_part(self, end: int) -> list[bytes]:
         """The sections of the part that was collected, which begin at `end`. Begins another."""
@@ -331,17 +358,21 @@ def decode_head(body: bytes) -> PartHead:
     return _head(body)
 
 
-def ordinals_of(bucket: bytes, found: Iterable[int]) -> Iterator[int]:
-    """The decisions in a bucket with one of these checksums."""
+def bucket_of(head: PartHead, checksum: int) -> int:
+    """The number of the table with this checksum."""
+    return TABLES_BEFORE_BUCKETS + checksum % (len(head.tables) - TABLES_BEFORE_BUCKETS)
+
+
+def ordinals_of(bucket: bytes, checksum: int) -> Iterator[int]:
+    """The decisions in a bucket with this checksum."""
     half = len(bucket) // 2
-    for each in found:
-        pattern, at = each.to_bytes(4, "little"), 0
-        while (at := bucket.find(pattern, at, half)) >= 0:
-            if at % 4:
-                at += 1
-                continue
-            yield int.from_bytes(bucket[half + at : half + at + 4], "little")
-            at += 4
+    pattern, at = checksum.to_bytes(4, "little"), 0
+    while (at := bucket.find(pattern, at, half)) >= 0:
+        if at % 4:
+            at += 1
+            continue
+        yield int.from_bytes(bucket[half + at : half + at + 4], "little")
+        at += 4
 
 
 def place_in(table: bytes, ordinal: int) -> int:

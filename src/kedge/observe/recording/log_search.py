@@ -7,7 +7,7 @@ a checksum may belong to two names: readers select again. Damage is reported whe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeVar
@@ -18,17 +18,18 @@ from kedge.api.kinds import KINDS, Registry
 from kedge.kept import Gap, Section, last_section, read_bytes, read_from, section_at
 from kedge.keys import Key, Revision
 from kedge.observe.recording.log_index import (
-    BUCKETS,
     INDEX,
     INDEX_VERSION,
     MISSING,
-    TABLES_BEFORE_BUCKETS,
+    DecisionNames,
     PartHead,
     about_hash,
+    bucket_of,
     decode_head,
     id_hash,
     ordinals_of,
     owner_hash,
+    owner_hashes,
     place_in,
     revision_hash,
     touched_hash,
@@ -85,8 +86,12 @@ class IndexedSegment:
         self.coverages: list[CoverageRecord] = []
         self.scanned: list[Decision] = []
         """Decisions that no part has: those behind the last part, or all of them if there is no sound index."""
+        self._scanned_names: list[set[int]] = []
+        """The checksums of each of `scanned`; empty until one is searched for."""
         self._decisions: dict[tuple[int, int], Decision | None] = {}
         """Decisions that were read, by part and place in it."""
+        self._places: dict[int, list[tuple[int, int]]] = {}
+        """By checksum, of those that were searched for: an answer about a workload searches for most of them again."""
         self._tables: dict[int, bytes] = {}
         """Tables that were read, by their place."""
         self._file: BinaryIO | None = None
@@ -104,7 +109,8 @@ class IndexedSegment:
 
     def scan(self) -> None:
         """Read every record, in place of an index that cannot be read."""
-        self.parts, self.scanned, self.coverages = [], [], []
+        self.drop_index()
+        self.scanned, self._scanned_names, self.coverages = [], [], []
         self._take(read_bytes(self.path.read_bytes(), self.path), RecordReader(self._kinds))
 
     @property
@@ -114,17 +120,34 @@ class IndexedSegment:
 
     def find(self, hashes: Iterable[int]) -> set[tuple[int, int]]:
         """Part and place of each decision in the index with one of these checksums."""
-        by_bucket: dict[int, list[int]] = {}
-        for each in hashes:
-            by_bucket.setdefault(each % BUCKETS, []).append(each)
-        found: set[tuple[int, int]] = set()
+        wanted = set(hashes)
+        self._look_up(wanted.difference(self._places))
+        return set().union(*(self._places[each] for each in wanted))
+
+    def _look_up(self, hashes: Collection[int]) -> None:
+        if not hashes:
+            return
+        found: dict[int, list[tuple[int, int]]] = {each: [] for each in hashes}
         with self.path.open("rb") as file:
             self._open(file)
             for number, part in enumerate(self.parts):
-                for bucket, wanted in by_bucket.items():
-                    body = self._kept_table(file, part, TABLES_BEFORE_BUCKETS + bucket)
-                    found.update((number, ordinal) for ordinal in ordinals_of(body, wanted))
-        return found
+                for each, places in found.items():
+                    body = self._kept_table(file, part, bucket_of(part, each))
+                    places += [(number, ordinal) for ordinal in ordinals_of(body, each)]
+        self._places |= found
+
+    def drop_index(self) -> None:
+        """The file cannot be read: nothing is found by the index any more."""
+        self.parts, self._places = [], {}
+
+    def find_scanned(self, hashes: set[int]) -> Iterator[tuple[int, Decision]]:
+        """Number and decision of each that no part has, with one of these checksums."""
+        if not self._scanned_names:
+            names = DecisionNames()
+            self._scanned_names = [names.of(each, lambda found: owner_hashes(found.value)) for each in self.scanned]
+        for number, (names_of_one, each) in enumerate(zip(self._scanned_names, self.scanned, strict=True)):
+            if not hashes.isdisjoint(names_of_one):
+                yield number, each
 
     def read(self, places: Iterable[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Decision]]:
         """The decisions at these places that can be read, in the order of the segment."""
@@ -350,7 +373,7 @@ class LogSearch:
         for number, (segment, places) in enumerate(zip(self._segments, found, strict=True)):
             for place, each in self._read(segment, places):
                 made[number, *place] = each
-            made.update(((number, _SCANNED, n), each) for n, each in enumerate(segment.scanned))
+            made.update(((number, _SCANNED, n), each) for n, each in segment.find_scanned(wanted))
             self._progress(len(made), total)
         return FoundDecisions(made, left_out)
 
@@ -364,9 +387,9 @@ class LogSearch:
             found[number] = kept
 
     def _read(
-        self, segment: IndexedSegment, places: Iterable[tuple[int, int]]
+        self, segment: IndexedSegment, places: Collection[tuple[int, int]]
     ) -> list[tuple[tuple[int, int], Decision]]:
-        return self._indexed(segment, lambda each: list(each.read(places))) or []
+        return (self._indexed(segment, lambda each: list(each.read(places))) or []) if places else []
 
     def _indexed(self, segment: IndexedSegment, search: Callable[[IndexedSegment], _T]) -> _T | None:
         """The result of a search in the index; None if the segment had to be scanned, or is gone."""
@@ -377,7 +400,7 @@ class LogSearch:
             segment.scan()
         except OSError as error:
             self._report(SkippedPart(segment.path, 0, 0, f"it cannot be read: {error}"))
-            segment.parts = []
+            segment.drop_index()
         return None
 
 

@@ -17,11 +17,12 @@ from kedge.keys import Key, Revision
 from kedge.observe.recording.aggregate import Aggregate, ControllerCounts
 from kedge.observe.recording.brief import BriefDecision, BriefSource, Release
 from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.recent_decisions import DecisionRing, EndedDecision, Pin, ended_decision
 from kedge.observe.recording.recorder_statistics import Coverage, RecorderStatistics
 from kedge.observe.recording.rules import WROTE, BegunDecision, KeepReason, KeepRules, KeepSelector
-from kedge.observe.records import CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount
+from kedge.observe.recording.written_versions import WrittenVersions
+from kedge.observe.records import CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount, OutsideEvent
 
-Pin = Callable[[Decision], Sequence[Release]]
 TakeKept = Callable[[Decision], None]
 Unfinished = Callable[[], Iterable[Decision]]
 """The records so far of the decisions that a component has begun and not ended."""
@@ -48,42 +49,26 @@ class Recorder:
         self._held: deque[tuple[Decision, Sequence[Release]]] = deque()
         self._by_id: dict[str, Decision] = {}
         """Exactly the decisions of `_held`."""
-        self._writers: dict[Revision, tuple[Key, str]] = {}
-        """By revision: a call is one commit, and each commit has its own revision."""
-        self._writers_order: deque[Revision] = deque()
-        """The keys of `_writers`, oldest first: finding the oldest key of a dict is slow."""
-        self._writers_max = env.limits.decision_writers_max
+        self._versions = WrittenVersions(env.limits)
         self._aggregate = Aggregate(env.limits.decision_rows_max)
-        self._ended: list[Decision] = []
+        self._tables = self._aggregate.tables
+        self._ended: list[EndedDecision] = []
         """Decisions that are not counted yet, nor kept. Many together cost less: the code is in the processor's caches
         from the second on. Every reader, and every flush of the log, calls `_process` first."""
-        self._pins: list[Pin] = []
-        """For each of `_ended` its pin. Lists, not a list of tuples, which the garbage collector would have to look
-        at."""
-        self._judged: list[bool] = []
-        """For each of `_ended`, whether the rules have seen it."""
+        self._briefs: list[BriefDecision] = []
+        """The same of brief decisions, of one source."""
+        self._brief_source: BriefSource | None = None
         self._on_kept: list[TakeKept] = []
         self._unfinished: list[Unfinished] = []
         self._batch_max = env.limits.decisions_batch_max
         self._noted = (env.limits.decisions_noted_first, env.limits.decisions_noted_every)
-        self._begun: dict[str, int] = {}
-        """By controller: decisions that asked for notes."""
         self._deciders: dict[str, None] = {}
         """Every `Decision.process`, in order."""
-        self._recent: dict[Revision, Decision] = {}
-        """By the revisions that they wrote: decisions that no rule kept."""
-        self._recent_pins: dict[Revision, Pin] = {}
-        """For each of `_recent` its pin: apart, for the garbage collector, as above."""
-        self._recent_order: deque[Revision] = deque()
-        """These revisions, oldest first, with those of decisions that were kept meanwhile."""
-        self._recent_max = env.limits.decisions_recent_max
-        self._recent_binds: dict[Revision, tuple[BriefDecision, BriefSource]] = {}
-        """As `_recent`, of brief decisions."""
+        self._ring = DecisionRing(env)
         self._kept = dict.fromkeys((rule.value for rule in KeepReason), 0)
         self._since = env.now()
         self._seen = 0
         self._dropped = 0
-        self._writers_dropped = 0
         self.records = records
         """Whether the recorder records; False turns it off."""
         if log is not None:
@@ -102,36 +87,46 @@ class Recorder:
 
     def why_keep_begun(self, decision: BegunDecision) -> str:
         """The rule that keeps this decision however it ends; empty if there is none so far."""
-        return self._keeper.why_keep_begun(decision) if self.records else ""
+        return self._keeper.why_keep_with((), decision, wrote=True) if self.records else ""
 
     @property
     def has_windows(self) -> bool:
         """Whether a window may be open."""
-        return self._keeper.has_windows
+        return bool(self._keeper.open_windows)
 
-    def notes_for(self, decision: Decision) -> FieldNotes | None:
-        """Notes for a decision that begins; None if the fields that it reads are not noted.
+    def begin(self, controller: str) -> tuple[ControllerCounts | None, FieldNotes | None]:
+        """A reconcile begins. Returns where it counts its reads and calls while it makes them, and notes of the fields
+        that it reads; None for either that is not recorded.
 
         Noted are the first decisions of each controller, all decisions while a window is open, and a sample. A kept
         decision without notes can be run again for them.
         """
         if not self.records:
-            return None
-        name = decision.controller
-        begun = self._begun[name] = self._begun.get(name, 0) + 1
+            return None, None
+        counts = self._tables.get(controller) or self._aggregate.table(controller)
+        begun = counts.begun = counts.begun + 1
+        if begun < counts.noted_next and not self._keeper.open_windows:
+            return counts, None
         first, every = self._noted
-        if begun <= first or begun % every == 0 or self._keeper.has_windows:
-            return FieldNotes(self._env.limits.decision_objects_noted_max)
-        return None
+        counts.noted_next = begun + 1 if begun < first else (begun // every + 1) * every
+        if begun <= first or begun % every == 0 or self._keeper.open_windows:
+            return counts, FieldNotes(self._env.limits.decision_objects_noted_max)
+        return counts, None
 
-    def counts_of(self, controller: str) -> ControllerCounts | None:
-        """Where a controller counts its reads and calls while it makes them; None if the recorder is off."""
-        return self._aggregate.table(controller) if self.records else None
+    def end(self, decision: Decision, pin: Pin, calls: Sequence[Call], listed: int) -> None:
+        """A reconcile that `begin` began has ended. As `take`; its steps were counted when they were made. `calls` are
+        those among its steps, and `listed` is the number of objects that its lists returned."""
+        if self.records:
+            self._seen += 1
+            ended = self._ended
+            ended.append((decision, pin, calls, listed))
+            # A window keeps what ends while it is open, so it must be looked at now.
+            if len(ended) >= self._batch_max or self._keeper.open_windows:
+                self._count_ended()
 
-    def take(self, decision: Decision, pin: Pin = _pin_nothing, *, judged: bool = False, counted: bool = False) -> None:
+    def take(self, decision: Decision, pin: Pin = _pin_nothing, *, judged: bool = False) -> None:
         """Count a decision that has ended, and keep it if `Decision.kept` is set already or a rule keeps it. With
-        `judged`, `kept` is the verdict of `why_keep`, also if it is empty. With `counted`, its steps were counted when
-        they were made.
+        `judged`, `kept` is the verdict of `why_keep`, also if it is empty.
 
         `pin` is called for a kept decision: it pins the parts of the received logs that a recheck needs. The functions
         that it returns are called when the record leaves memory. None of these may raise. The decision must not change
@@ -140,29 +135,27 @@ class Recorder:
         if not self.records:
             return
         self._seen += not decision.part_of  # a report decides nothing
-        if not counted:
-            self._aggregate.table(decision.controller).count_steps(decision)
-        self._ended.append(decision)
-        self._pins.append(pin)
-        self._judged.append(judged)
-        # A window keeps what ends while it is open, so it must be looked at now.
-        if len(self._ended) >= self._batch_max or self._keeper.has_windows:
-            self._process()
+        self._aggregate.table(decision.controller).count_steps(decision)
+        ended = ended_decision(decision, pin)
+        if judged:
+            self._count_ended()  # in the order in which they ended
+            self._count((ended,), judged=True)
+            return
+        self._ended.append(ended)
+        if len(self._ended) >= self._batch_max or self._keeper.open_windows:
+            self._count_ended()
 
     def take_brief(self, brief: BriefDecision, source: BriefSource) -> None:
         """Count a bind that succeeded and that no rule keeps. Nothing in it may change afterwards."""
         if not self.records:
             return
-        self._seen += 1
-        if source.process not in self._deciders:
-            self._deciders[source.process] = None
-        self._aggregate.table(source.controller).count_bind(*brief.wake, brief.marks)
-        revision = brief.revision
-        self._add_writer(revision, brief.key, brief.id)
-        binds = self._recent_binds
-        binds[revision] = (brief, source)
-        if len(binds) > self._recent_max:
-            del binds[next(iter(binds))]
+        if source is not self._brief_source:
+            self._count_briefs()
+            self._brief_source = source
+        briefs = self._briefs
+        briefs.append(brief)
+        if len(briefs) >= self._batch_max:
+            self._count_briefs()
 
     def on_kept(self, take: TakeKept) -> None:
         """Call a function with every decision that is kept from now on. It must not raise, nor change the decision."""
@@ -208,13 +201,41 @@ class Recorder:
         """Close a window before its end; False if there is none of that name."""
         return self._keeper.close_window(name)
 
+    def note(self, event: OutsideEvent) -> None:
+        """Add an event of this process to its log, if it has one: a term of a leader, a start, an end."""
+        if self._log is not None:
+            self._log.note(event)
+
+    def reach_back(self, name: str, since: datetime) -> Iterator[None]:
+        """Keep the decisions of the ring that began at `since` or later, for a window of that name. Pauses after some
+        of them, so that the caller can let others run."""
+        self._process()
+        made: list[tuple[Decision, Pin]] = []
+        for record, pin in self._ring.take(since):
+            if not record.kept:  # else a kept decision had read what it wrote
+                made.append((record, pin))
+                if len(made) % self._batch_max == 0:
+                    yield
+        made.sort(key=lambda pair: pair[0].began)  # the inputs of a segment begin with those of its first record
+        if self._log is not None and made:
+            self._log.begin_segment()
+        missing_until = self._ring.missing_until
+        if self._log is not None and missing_until is not None and missing_until >= since:
+            text = f"decisions before {missing_until:%H:%M:%S} that no rule kept are no longer held"
+            self._log.note(OutsideEvent(self._env.now(), "gap", text, name))
+        for number, (record, pin) in enumerate(made, 1):
+            if record.id in self._by_id:
+                continue
+            record.kept = f"{KeepReason.WINDOW}: {name}, reached back"
+            self._keep(record, pin(record))
+            if number % self._batch_max == 0:
+                yield
+
     def close(self) -> None:
         """Release every record and its pins. The counts stay."""
         self._process()
-        self._recent.clear()
-        self._recent_pins.clear()
-        self._recent_binds.clear()
-        self._recent_order.clear()
+        self._ring.clear()
+        self._versions.release()
         while self._held:
             self._drop_oldest()
 
@@ -241,8 +262,7 @@ class Recorder:
     def writer_of(self, key: Key, revision: Revision) -> str | None:
         """The decision that wrote this version; None if another process wrote it, or it was too long ago."""
         self._process()
-        found = self._writers.get(revision)
-        return found[1] if found is not None and found[0] == key else None
+        return self._versions.writer_of(key, revision)
 
     def counts(self) -> Iterator[FieldCount]:
         """How often each controller read or wrote each field, since `Coverage.since`. Never sampled."""
@@ -283,92 +303,71 @@ class Recorder:
             dropped=self._dropped,
             rows=self._aggregate.rows,
             other=self._aggregate.other,
-            writers=len(self._writers),
-            writers_dropped=self._writers_dropped,
+            writers=len(self._versions),
+            writers_dropped=self._versions.dropped,
             windows=len(self._keeper.windows()),
         )
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _process(self) -> None:
-        """Count the decisions that have ended, and keep those that a rule keeps."""
+        """Bring everything up to date, for a reader: count the decisions that have ended, and keep those that a rule
+        keeps."""
+        self._count_ended()
         self._aggregate.settle()
-        if not self._ended:
-            return
-        ended, self._ended = self._ended, []
-        pins, self._pins = self._pins, []
-        judgements, self._judged = self._judged, []
-        for decision, pin, judged in zip(ended, pins, judgements, strict=True):
-            self._count(decision, pin, judged=judged)
 
-    def _count(self, decision: Decision, pin: Pin, *, judged: bool) -> None:
-        wrote: list[Revision] = []
-        table = self._aggregate.table(decision.controller)
-        if decision.process not in self._deciders:
-            self._deciders[decision.process] = None
-        table.count_wakes(decision.wakes)
-        if decision.touched:
-            table.count_touches(decision)
-        for step in decision.steps:
-            if type(step) is Call and step.revision and step.outcome in WROTE:
-                self._index(step, decision.part_of or decision.id)
-                wrote.append(step.revision)
-        if decision.scheduling is not None:
-            table.count_snapshot(decision.marks)
-        if not judged and not decision.kept:
-            decision.kept = self._keeper.why_keep(decision)
-        if decision.kept:
-            self._keep(decision, pin(decision))
-            self._keep_writers(decision)
-        elif wrote:
-            for revision in wrote:
-                self._remember(revision, decision, pin)
+    def _count_ended(self) -> None:
+        self._count_briefs()
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._count(ended, judged=False)
 
-    def _remember(self, revision: Revision, ended: Decision, pin: Pin) -> None:
-        """Hold a decision that no rule keeps for a while: one that read what it wrote may be kept soon."""
-        self._recent[revision] = ended
-        self._recent_pins[revision] = pin
-        self._recent_order.append(revision)
-        if len(self._recent_order) > self._recent_max:
-            oldest = self._recent_order.popleft()
-            self._recent.pop(oldest, None)
-            self._recent_pins.pop(oldest, None)
+    def _count_briefs(self) -> None:
+        briefs, source = self._briefs, self._brief_source
+        if briefs and source is not None:
+            self._briefs = []
+            self._seen += len(briefs)
+            self._deciders.setdefault(source.process)
+            self._aggregate.table(source.controller).count_binds(briefs)
+            self._versions.add_binds(briefs, source)
+            self._ring.add_briefs(briefs, source)
+
+    def _count(self, ended: Sequence[EndedDecision], *, judged: bool) -> None:
+        deciders, tables, why_keep = self._deciders, self._tables, self._keeper.why_keep_with
+        rest: list[EndedDecision] = []
+        for each in ended:
+            decision, pin, calls, _ = each
+            table = tables.get(decision.controller) or self._aggregate.table(decision.controller)
+            if decision.process not in deciders:
+                deciders[decision.process] = None
+            table.count_wakes(decision.wakes)
+            if decision.touched:
+                table.count_touches(decision)
+            if decision.scheduling is not None:
+                table.count_snapshot(decision.marks)
+            if not judged and not decision.kept:
+                decision.kept = why_keep(calls, decision)
+            for call in calls:
+                if call.revision and call.outcome in WROTE:
+                    self._versions.add(call, decision.part_of or decision.id)
+                    if not decision.kept:
+                        self._versions.hold(call.revision, each)
+            if decision.kept:
+                self._keep(decision, pin(decision))
+                self._keep_writers(decision)
+            else:
+                rest.append(each)
+        self._ring.add(rest)
 
     def _keep_writers(self, decision: Decision) -> None:
         """Keep the decisions that wrote what a kept one read, if they are still there. One step back, and no further:
         the writers of their inputs in turn would be everything."""
-        recent = self._recent
         for revision in _revisions_read(decision):
-            if (writer := recent.get(revision)) is not None:
-                pin = self._recent_pins[revision]
-                for call in writer.calls:
-                    recent.pop(call.revision, None)
-            elif (bind := self._recent_binds.pop(revision, None)) is not None:
-                brief, source = bind
-                writer, pin = source.record_of(brief), source.pin
-            else:
-                continue
-            writer.kept = f"{KeepReason.INPUT}: of {decision.id}"
-            self._keep(writer, pin(writer))
-
-    def _index(self, call: Call, decision_id: str) -> None:
-        key, revision, reply = call.key, call.revision, call.reply
-        if call.outcome == "removed" and (not reply or reply[0].origin.operation != call.operation):
-            return  # another call may have removed it: the last version is not from this call
-        if key is None:
-            if not reply:
-                return
-            key = reply[0].key
-        self._add_writer(revision, key, decision_id)
-
-    def _add_writer(self, revision: Revision, key: Key, decision_id: str) -> None:
-        writers = self._writers
-        if revision not in writers:
-            self._writers_order.append(revision)
-            if len(writers) >= self._writers_max:
-                del writers[self._writers_order.popleft()]
-                self._writers_dropped += 1
-        writers[revision] = (key, decision_id)
+            found = self._versions.take_writer(revision)
+            if found is not None:
+                writer, pin = found
+                writer.kept = f"{KeepReason.INPUT}: of {decision.id}"
+                self._keep(writer, pin(writer))
 
     def _keep(self, decision: Decision, releases: Sequence[Release]) -> None:
         if not decision.part_of:
@@ -426,9 +425,9 @@ class Recorder:
             (
                 "kedge_decisions_recent",
                 "Versions whose writers no rule has kept yet",
-                lambda: len(self._recent) + len(self._recent_binds),
+                lambda: self._versions.recent,
             ),
-            ("kedge_decisions_writers", "Versions whose decision can be looked up", lambda: len(self._writers)),
+            ("kedge_decisions_writers", "Versions whose decision can be looked up", lambda: len(self._versions)),
             ("kedge_decisions_windows", "Open recording windows", lambda: len(self._keeper.windows())),
         ):
             metrics.gauge(series, help_text).set_function(read)

@@ -21,7 +21,7 @@ from kedge.observe.records import Call, Decision
 
 
 class BegunDecision(Protocol):
-    """The parts of a decision that are known from its beginning."""
+    """The parts of a decision that the rules look at from its beginning."""
 
     @property
     def id(self) -> str: ...
@@ -33,6 +33,8 @@ class BegunDecision(Protocol):
     def priority(self) -> int: ...
     @property
     def attempt(self) -> int: ...
+    @property
+    def result(self) -> str: ...
 
 
 class KeepReason(StrEnum):
@@ -106,7 +108,8 @@ class KeepSelector:
         self._env = env
         self._benign, self._policy_kinds = rules.benign, rules.policy_kinds
         self._priority_min, self._tenants = rules.priority_min, rules.tenants
-        self._windows: dict[str, Window] = {}
+        self.open_windows: dict[str, Window] = {}
+        """By name: those that are open, or were not removed since they ended."""
         self._every = env.limits.decisions_sample_every
         per_s = env.limits.decisions_quiet_per_s
         self._quiet_s = 1 / per_s if per_s else inf
@@ -117,29 +120,28 @@ class KeepSelector:
     def why_keep(self, decision: Decision, *, begun: str = "") -> str:
         """The rule that keeps it, and after a colon the details; empty if it is only counted. `begun` is the rule that
         kept it when it began: only a failure is a better reason."""
+        return self.why_keep_with(decision.calls, decision, begun)
+
+    def why_keep_with(
+        self, calls: Iterable[Call], decision: BegunDecision, begun: str = "", *, wrote: bool = False
+    ) -> str:
+        """As `why_keep`, for a caller that has the calls of the decision; `wrote` if it writes, whatever they are."""
         if decision.result in _FAILED:
             return f"failure: {decision.result}"
-        policy = self._policy_kinds
-        about_policy, wrote = decision.key[0] in policy, False
-        for step in decision.steps:
-            if type(step) is Call:
-                outcome, key = step.outcome, step.key
-                if outcome not in self._benign:
-                    return f"failure: {outcome}"
-                if outcome in WROTE:
-                    wrote = True
-                    if key is not None and key[0] in policy:
-                        about_policy = True
-        return begun or self._why_keep(decision, about_policy=about_policy, wrote=wrote)
-
-    def why_keep_begun(self, decision: BegunDecision) -> str:
-        """The rule that keeps a decision even if it does not fail and writes to no policy."""
-        return self._why_keep(decision, about_policy=decision.key[0] in self._policy_kinds, wrote=True)
-
-    def _why_keep(self, decision: BegunDecision, *, about_policy: bool, wrote: bool) -> str:
+        about_policy = decision.key[0] in self._policy_kinds
+        for call in calls:
+            outcome, key = call.outcome, call.key
+            if outcome not in self._benign:
+                return f"failure: {outcome}"
+            if outcome in WROTE:
+                wrote = True
+                if key is not None and key[0] in self._policy_kinds:
+                    about_policy = True
+        if begun:
+            return begun
         if decision.attempt > 1:
             return _RETRY
-        if self._windows and (window := self._covering(decision)):
+        if self.open_windows and (window := self._covering(decision)):
             return f"window: {window}"
         if about_policy:
             return _POLICY
@@ -159,11 +161,6 @@ class KeepSelector:
         self._quiet_until_s = until_s
         return True
 
-    @property
-    def has_windows(self) -> bool:
-        """Whether a window is open, or was not removed since it ended."""
-        return bool(self._windows)
-
     # -- windows -----------------------------------------------------------------------------------
 
     def open_window(
@@ -182,23 +179,23 @@ class KeepSelector:
                 f" {limits.decision_window_s_max:.0f} s: choose an earlier end, and open it again later"
             )
         self._forget_ended()
-        if name not in self._windows and len(self._windows) >= limits.decision_windows_max:
+        if name not in self.open_windows and len(self.open_windows) >= limits.decision_windows_max:
             raise TooManyRequests(
-                f"{len(self._windows)} windows are open, which is the limit: close one before opening {name!r}"
+                f"{len(self.open_windows)} windows are open, which is the limit: close one before opening {name!r}"
             )
-        self._windows[name] = Window(name, until_s, frozenset(tenants), frozenset(keys), frozenset(workloads))
+        self.open_windows[name] = Window(name, until_s, frozenset(tenants), frozenset(keys), frozenset(workloads))
 
     def close_window(self, name: str) -> bool:
-        return self._windows.pop(name, None) is not None
+        return self.open_windows.pop(name, None) is not None
 
     def windows(self) -> tuple[Window, ...]:
         self._forget_ended()
-        return tuple(self._windows.values())
+        return tuple(self.open_windows.values())
 
     def _covering(self, decision: BegunDecision) -> str:
         now_s, ended = self._env.monotonic(), False
         found = ""
-        for window in self._windows.values():
+        for window in self.open_windows.values():
             if now_s >= window.until_s:
                 ended = True
             elif window.covers(decision):
@@ -210,7 +207,7 @@ class KeepSelector:
 
     def _forget_ended(self) -> None:
         now_s = self._env.monotonic()
-        self._windows = {name: each for name, each in self._windows.items() if now_s < each.until_s}
+        self.open_windows = {name: each for name, each in self.open_windows.items() if now_s < each.until_s}
 
 
 WROTE = frozenset({"done", "removed"})

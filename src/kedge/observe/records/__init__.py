@@ -42,6 +42,7 @@ from kedge.observe.records.decision import (
     NotStarted,
     PodAct,
     PodRun,
+    PodSight,
     call_ended,
     cut_off_record,
     encode_intent,
@@ -58,6 +59,7 @@ from kedge.observe.records.history import (
     ReceivedPart,
     StoreState,
 )
+from kedge.observe.records.redaction import RedactedField, parse_redacted
 
 __all__ = [
     "CODEC_VERSION",
@@ -92,12 +94,14 @@ __all__ = [
     "OutsideEvent",
     "PodAct",
     "PodRun",
+    "PodSight",
     "ReceivedChange",
     "ReceivedEntry",
     "ReceivedPart",
     "Record",
     "RecordEncoder",
     "RecordReader",
+    "RedactedField",
     "SchedulingAttempt",
     "ScoredNode",
     "StoreState",
@@ -109,5 +113,6 @@ __all__ = [
     "decode_decision",
     "encode_decision",
     "encode_intent",
+    "parse_redacted",
     "without_objects",
 ]

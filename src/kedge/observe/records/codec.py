@@ -19,7 +19,7 @@ from kedge.api.objects import Object
 from kedge.errors import KedgeError
 from kedge.kept import HEADER, Section, encode_end, encode_section, read_bytes
 from kedge.keys import Key, Origin, Revision
-from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, encode_plain
+from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, PodSight, encode_plain
 from kedge.observe.records.hidden_values import HiddenValues
 from kedge.observe.records.history import (
     CommitRecord,
@@ -31,6 +31,7 @@ from kedge.observe.records.history import (
     ReceivedPart,
     StoreState,
 )
+from kedge.observe.records.redaction import RedactedField
 
 VERSION: Final = "version"
 DECISION: Final = "decision"
@@ -95,10 +96,13 @@ class RecordEncoder:
     It holds at most `versions_max` versions; then it forgets all, and writes again what is referred to again.
     """
 
-    def __init__(self, versions_max: int = 1 << 62, *, hiding_key: bytes = b"") -> None:
-        """Values of Secrets are replaced by hashes with `hiding_key`; without one by the same text."""
+    def __init__(
+        self, versions_max: int = 1 << 62, *, hiding_key: bytes = b"", redact: Iterable[RedactedField] = ()
+    ) -> None:
+        """Values of Secrets and of the fields in `redact` are replaced by hashes with `hiding_key`; without a key by
+        the same text."""
         self._versions_max = versions_max
-        self._hidden = HiddenValues(hiding_key)
+        self._hidden = HiddenValues(hiding_key, redact)
         self._known: dict[tuple[Key, Revision], tuple[int, bytes, Origin, Revision]] = {}
         """Number, value, origin and creation: not the object, which may hold its decoded view."""
         self._numbers = 0
@@ -116,16 +120,22 @@ class RecordEncoder:
         steps = decision.steps
         first = self._begin()
         try:
-            decision.steps = [
-                self._read(step) if type(step) is CacheRead else self._call(step) if type(step) is Call else step
-                for step in steps
-            ]
+            decision.steps = list(map(self._step, steps))
             return self._sections(DECISION, _encoder.encode(decision), first, bytes_max)
         except BaseException:
             self._forget(first)
             raise
         finally:
             decision.steps = steps
+
+    def _step(self, step: DecisionStep) -> DecisionStep:
+        if type(step) is CacheRead:
+            return self._read(step)
+        if type(step) is Call:
+            return self._call(step)
+        if type(step) is PodSight and step.objects:
+            return replace(step, objects=tuple(map(self._number, step.objects)))
+        return step
 
     def _read(self, step: CacheRead) -> CacheRead:
         objects = step.objects
@@ -233,6 +243,8 @@ class RecordEncoder:
 
 # -- reading ---------------------------------------------------------------------------------------
 
+_OBJECTS_IN: Final[dict[type, str]] = {CacheRead: "objects", Call: "reply", PodSight: "objects"}
+"""The field of each step that has objects: in bytes, the numbers of their versions."""
 _version: Final = msgspec.msgpack.Decoder(tuple[int, Key, Revision, Revision, Origin, bytes])
 _decision: Final = msgspec.msgpack.Decoder(Decision)
 _state: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int]])
@@ -284,7 +296,7 @@ class RecordReader:
     def _read_decision(self, body: bytes) -> Decision:
         decision = _decision.decode(body)
         for step in decision.steps:
-            name = "objects" if type(step) is CacheRead else "reply" if type(step) is Call else ""
+            name = _OBJECTS_IN.get(type(step), "")
             if name and (numbers := getattr(step, name)):
                 force_setattr(step, name, self._all(numbers))
         return decision
@@ -360,7 +372,7 @@ def without_objects(decision: Decision) -> tuple[Decision, int]:
     steps: list[DecisionStep] = []
     dropped = 0
     for step in decision.steps:
-        if type(step) is CacheRead and step.objects:
+        if isinstance(step, CacheRead | PodSight) and step.objects:
             dropped += len(step.objects)
             step = replace(step, objects=())
         elif type(step) is Call and step.reply:

@@ -159,6 +159,19 @@ class PodAct(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="act"):
         return f"{what}{again}{pause}" + (f": {self.why}" if self.why else "")
 
 
+class PodSight(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="sight"):
+    """One look of an agent at a pod and its processes, and what it decided on that."""
+
+    what: str
+    """`plan` or `status`."""
+    objects: Objects
+    """The pod as the agent saw it; empty if it was gone."""
+    inputs: Any
+    """As JSON: of a plan what the driver listed, the results of probes and the clock; of a status the rest of it."""
+    outcome: Any
+    """The plan; of a status whether it differed from the one of the pod."""
+
+
 class PodRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The run of a pod that an agent decided about: it starts a process for this run alone."""
 
@@ -202,7 +215,7 @@ class AdmittedWrite(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Equal refusals since the last record of one: those are only counted."""
 
 
-DecisionStep: TypeAlias = CacheRead | Call | Clock | Budget | Measured | NotStarted | PodAct | AdmissionAct
+DecisionStep: TypeAlias = CacheRead | Call | Clock | Budget | Measured | NotStarted | PodAct | PodSight | AdmissionAct
 
 
 class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):

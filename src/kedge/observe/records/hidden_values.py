@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.wellknown import LAST_APPLIED, SECRET_KIND
 from kedge.keys import Key
+from kedge.observe.records.redaction import RedactedField, Redaction
 
 _HIDDEN_FIELDS: Final = ("data", "stringData")
 _decode: Final = msgspec.json.Decoder().decode
@@ -26,18 +27,31 @@ _encode: Final = msgspec.json.Encoder().encode
 class HiddenValues:
     """Hides with one key. Without a key every value is replaced by the same text: a simulated run has no secrets."""
 
-    def __init__(self, key: bytes = b"") -> None:
+    def __init__(self, key: bytes = b"", redact: Iterable[RedactedField] = ()) -> None:
+        """`redact` names fields that are hidden too."""
         self._key = key
+        rules = tuple(redact)
+        self._redaction = Redaction(rules, self._text) if rules else None
 
     def object(self, found: Object) -> Object:
-        """The object with hidden values, if it is a Secret."""
-        if found.key.kind != SECRET_KIND:
+        """The object with hidden values, if it is a Secret or has fields that are to be hidden."""
+        document: dict[str, Any] | None = None
+        if found.key.kind == SECRET_KIND:
+            document = self._document(_decode(found.value))
+        elif self._redaction is not None and (paths := self._redaction.paths_of(found.key.kind)):
+            document = self._redaction.apply(_decode(found.value), paths)
+        if document is None:
             return found
-        value = encode_object(self._document(_decode(found.value)))
+        value = encode_object(document)
         return Object(found.kind, found.key, value, revision=found.revision, created=found.created, origin=found.origin)
 
     def intent(self, key: Key | None, intent_json: bytes) -> bytes:
-        """The body of a recorded request with hidden values, if it may be about a Secret."""
+        """The body of a recorded request with hidden values, if it may be about a Secret or a field to hide."""
+        if self._redaction is not None and (paths := self._redaction.of_request(key)):
+            return self._secret_intent(key, _encode(self._redaction.apply(_decode(intent_json), paths)))
+        return self._secret_intent(key, intent_json)
+
+    def _secret_intent(self, key: Key | None, intent_json: bytes) -> bytes:
         if key is not None and key.kind != SECRET_KIND:
             return intent_json
         body = _decode(intent_json)

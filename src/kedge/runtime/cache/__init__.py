@@ -1,6 +1,6 @@
 """Caches with a known revision and age, shared by the controllers of a process; and read-your-writes."""
 
-from kedge.runtime.cache.cache import Cache, CacheStatistics
+from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.cache_set import CacheSet
 from kedge.runtime.cache.floors import Floor, WriteFloors
 from kedge.runtime.cache.indexes import (
@@ -15,7 +15,7 @@ from kedge.runtime.cache.indexes import (
     by_label,
 )
 from kedge.runtime.cache.marks import CurrentMarks, marks_of, pin_all
-from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
+from kedge.runtime.cache.reads import Behind, CacheStatistics, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, Pin, Received, ReceivedLog, Source
 from kedge.runtime.cache.subscribers import Handler, Subscription
 

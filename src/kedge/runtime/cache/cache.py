@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from kedge.api.kinds import Kind
@@ -22,9 +21,9 @@ from kedge.env import Env
 from kedge.errors import check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.runtime.cache.indexes import Index, IndexState
-from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
+from kedge.runtime.cache.reads import Behind, CacheStatistics, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, Source
-from kedge.runtime.cache.relist import CacheRelist, diff_objects
+from kedge.runtime.cache.relist import CacheRelist, PreparedList, diff_objects
 from kedge.runtime.cache.revision_waiters import RevisionWaiters
 from kedge.runtime.cache.subscribers import Handler, Subscribers, Subscription
 from kedge.runtime.cache.tombstones import Tombstones
@@ -32,25 +31,6 @@ from kedge.runtime.watch_states import StoppedState, StreamingState, WatchReason
 
 _UNKNOWN: tuple[Revision, float] = (2**63, -math.inf)
 """The target before the store's revision was read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheStatistics:
-    """Figures of one cache."""
-
-    cache: str
-    objects: int
-    revision: Revision
-    age_s: float
-    place: int
-    tombstones: int
-    indexes: dict[str, int]
-    """How many values each index has."""
-    subscribers: int
-    waiting: int
-    relists: int
-    stale_events: int
-    """Events older than the state here: delivered twice, or by a server that lags."""
 
 
 class Cache:
@@ -68,7 +48,7 @@ class Cache:
         """The objects in key order, made at a list and dropped at the next change."""
         self._indexes: dict[str, IndexState] = {}
         self._tombstones = Tombstones(env)
-        self._subscribers = Subscribers(self._report)
+        self._subscribers = Subscribers(self._report, env, self.name)
         self._waits = RevisionWaiters()
         self.received = ReceivedLog(env.limits)
         self._revision: Revision = NO_REVISION
@@ -325,12 +305,9 @@ class Cache:
         """Call `handler` for every object in the cache, as added, and then for every change.
 
         Handlers are plain functions, called one after another in the step that changes the cache, so they must be
-        quick. A handler that raises is reported and kept.
+        quick; those of a long list take several steps (`notifying`). A handler that raises is reported and kept.
         """
-        present = [
-            CacheChange(ChangeType.ADDED, each.key, None, each, each.revision) for each in self._objects.values()
-        ]
-        return self._subscribers.add(handler, name, present)
+        return self._subscribers.add(handler, name, tuple(self._objects.values()))
 
     def _index(self, index: Index) -> IndexState:
         state = self._indexes.get(index.name)
@@ -338,10 +315,21 @@ class Cache:
         assert state is not None
         return state
 
+    @property
+    def notifying(self) -> bool:
+        """Whether handlers have not yet been called for all that the cache holds: state that they derive lags."""
+        return self._subscribers.notifying
+
+    async def wait_notified(self) -> None:
+        await self._subscribers.wait_notified()
+
     # -- written by the watcher only ---------------------------------------------------------------
 
     def begin_relist(self) -> CacheRelist:
         return CacheRelist(self)
+
+    def empty_indexes(self) -> dict[str, IndexState]:
+        return {name: IndexState(state.index, ()) for name, state in self._indexes.items()}
 
     def decode(self, found: Object) -> None:
         """Run the index functions on an object that is about to be added: the views they decode stay decoded.
@@ -416,19 +404,29 @@ class Cache:
             self._target = _UNKNOWN
         self._state, self._reason = state, reason
 
-    def replace(self, objects: dict[Key, Object], revision: Revision, *, asked_s: float) -> None:
+    def replace(
+        self,
+        objects: dict[Key, Object],
+        revision: Revision,
+        *,
+        asked_s: float,
+        prepared: PreparedList | None = None,
+    ) -> None:
         """Apply a list in one step, so that a reader sees the old state or the new. Used by `CacheRelist`."""
         check(revision >= self._revision_seen, f"a list of {self.name} at {revision} would go back in time")
         old = self._objects
-        changes = tuple(diff_objects(old, objects, revision, missed=self._listed))
+        if prepared is None:
+            changes = tuple(diff_objects(old, objects, revision, missed=self._listed))
+        else:
+            changes = tuple(prepared.changes)
         self.received.append(Source.LIST, revision, changes)
-        for change in changes:
-            self._put(change)
-            if change.new is None:
-                assert change.old is not None
-                self._tombstones.add(change.old, revision, missed=True)
-            else:
-                self._tombstones.remove(change.key)
+        indexed = prepared.indexes if prepared is not None else {}
+        for state in self._indexes.values():
+            made = indexed.get(state.index.name)  # none for an index that was added during the list
+            for error in state.put_all(changes) if made is None else state.adopt(made):
+                self._report(error, f"index {state.index.name}")
+        if old or len(self._tombstones):
+            self._bury(changes, revision)
         self._objects, self._ordered = objects, None
         if self._listed:
             self._missed.inc(len(changes))
@@ -460,6 +458,14 @@ class Cache:
             error = state.put(change.old, change.new)
             if error is not None:
                 self._report(error, f"index {state.index.name}")
+
+    def _bury(self, changes: Sequence[CacheChange], revision: Revision) -> None:
+        for change in changes:
+            if change.new is None:
+                assert change.old is not None
+                self._tombstones.add(change.old, revision, missed=True)
+            else:
+                self._tombstones.remove(change.key)
 
     def _report(self, error: Exception, name: str) -> None:
         self._handler_failures.inc()

@@ -8,8 +8,8 @@ from kedge.api.kinds import Kind
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Revision
-from kedge.runtime.cache.cache import Cache, CacheStatistics
-from kedge.runtime.cache.reads import Freshness
+from kedge.runtime.cache.cache import Cache
+from kedge.runtime.cache.reads import CacheStatistics, Freshness
 from kedge.runtime.revision_probe import RevisionProbe
 from kedge.runtime.watch_states import WatchScope
 from kedge.runtime.watcher import Watcher, WatcherStatistics

@@ -13,6 +13,7 @@ from kedge.api.objects import Object
 from kedge.api.wellknown import ZONE_LABEL
 from kedge.errors import InvariantBroken
 from kedge.keys import Key
+from kedge.runtime.cache.received import CacheChange
 
 ValuesOf = Callable[[Object], Iterable[str]]
 
@@ -89,6 +90,15 @@ class IndexState:
             self._ordered.pop(value, None)
             self._buckets.setdefault(value, {})[new.key] = new
         return None
+
+    def put_all(self, changes: Iterable[CacheChange]) -> list[Exception]:
+        """As `put`, for each change. Returns the errors."""
+        return [error for each in changes if (error := self.put(each.old, each.new)) is not None]
+
+    def adopt(self, made: IndexState) -> list[Exception]:
+        """Take the content of an index that was made elsewhere, and is not used again. Returns its errors."""
+        self._buckets, self._ordered, self._unreadable = made._buckets, made._ordered, made._unreadable
+        return list(self._unreadable.values())
 
     def _remove(self, old: Object) -> None:
         if self._unreadable.pop(old.key, None) is not None:

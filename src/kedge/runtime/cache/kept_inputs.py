@@ -7,11 +7,10 @@ continues with the entries up to the last. Bounded by bytes a segment; past the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Final
 
 from kedge.env import Env
-from kedge.limits import Limits
+from kedge.observe.recording.process_events import limits_event
 from kedge.observe.records import Decision, OutsideEvent, ReceivedPart
 from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.kept_log import received_entry
@@ -85,10 +84,7 @@ class KeptInputs:
         yield part
 
     def _start(self) -> OutsideEvent:
-        """The limits that differ from the defaults: decisions depend on some of them."""
-        usual = asdict(Limits())
-        own = {name: value for name, value in asdict(self._env.limits).items() if value != usual[name]}
-        return OutsideEvent(self._env.now(), "start", f"limits of {self._process}", data={"limits": own})
+        return limits_event(self._env, self._process, self._deciders)
 
 
 def _places(decisions: Iterable[Decision]) -> dict[str, tuple[int, int]]:

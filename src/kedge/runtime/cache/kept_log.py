@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from kedge.api.objects import Object
 from kedge.keys import Key
@@ -34,7 +35,8 @@ class KeptLogs:
 
     def __init__(self, parts: Iterable[ReceivedPart], decider: str, limits: Limits) -> None:
         self._limits = limits
-        self._pieces: dict[str, list[ReceivedPart]] = {}
+        self._pieces: dict[str, list[list[ReceivedPart]]] = {}
+        """By cache. A piece is a part with a base, and the parts that continue it; they are joined when it is read."""
         self._restored: dict[tuple[str, int], ReceivedLog] = {}
         for part in parts:
             if decider in part.deciders:
@@ -43,9 +45,9 @@ class KeptLogs:
     def _add(self, part: ReceivedPart) -> None:
         pieces = self._pieces.setdefault(part.cache, [])
         if not part.continues:
-            pieces.append(part)
-        elif pieces and pieces[-1].place + len(pieces[-1].entries) == part.place:
-            pieces[-1] = pieces[-1]._replace(entries=(*pieces[-1].entries, *part.entries))
+            pieces.append([part])
+        elif pieces and _last_place(pieces[-1]) == part.place:
+            pieces[-1].append(part)
         # Otherwise the part that it continues is lost, and it is of no use alone.
 
     def __bool__(self) -> bool:
@@ -56,7 +58,7 @@ class KeptLogs:
         found: dict[str, ReceivedLog] = {}
         for mark in marks:
             for number, piece in enumerate(self._pieces.get(mark.cache, ())):
-                if piece.place <= mark.place <= piece.place + len(piece.entries):
+                if piece[0].place <= mark.place <= _last_place(piece):
                     found[mark.cache] = self._log(mark.cache, number)
                     break
         return found
@@ -64,8 +66,15 @@ class KeptLogs:
     def _log(self, cache: str, number: int) -> ReceivedLog:
         known = self._restored.get((cache, number))
         if known is None:
-            known = self._restored[cache, number] = restored_log(self._pieces[cache][number], self._limits)
+            piece = self._pieces[cache][number]
+            entries = tuple(chain.from_iterable(part.entries for part in piece))
+            known = restored_log(piece[0]._replace(entries=entries), self._limits)
+            self._restored[cache, number] = known
         return known
+
+
+def _last_place(piece: Sequence[ReceivedPart]) -> int:
+    return piece[-1].place + len(piece[-1].entries)
 
 
 def restored_log(part: ReceivedPart, limits: Limits) -> ReceivedLog:

@@ -56,6 +56,25 @@ class Freshness:
     """Infinite before the first list."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """Figures of one cache."""
+
+    cache: str
+    objects: int
+    revision: Revision
+    age_s: float
+    place: int
+    tombstones: int
+    indexes: dict[str, int]
+    """How many values each index has."""
+    subscribers: int
+    waiting: int
+    relists: int
+    stale_events: int
+    """Events older than the state here: delivered twice, or by a server that lags."""
+
+
 class NotSynced(Unavailable):
     """The cache has never listed, so it does not know what exists. Call `wait_synced`, then read."""
 

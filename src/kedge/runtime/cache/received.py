@@ -7,7 +7,7 @@ still in the ring can be rebuilt. Kept records pin the places they need.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import islice
@@ -63,6 +63,10 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     changes: Sequence[CacheChange]
 
 
+_FOLDED_AT_ONCE = 1_000
+"""Changes of a list that one append takes into the base."""
+
+
 class Pin:
     """Keeps the log from `place` on, until it is released. `lost` is set if the log had to drop it at its bound."""
 
@@ -85,6 +89,8 @@ class ReceivedLog:
         self._entries: deque[Received] = deque()
         self._base: dict[Key, Object] = {}
         self._base_revision: Revision = NO_REVISION
+        self._unfolded: Iterator[CacheChange] | None = None
+        """The rest of a long entry that was dropped: some of it goes into `_base` at each append, all before a read."""
         self._pins: dict[int, list[Pin]] = {}
         """By place: thousands of records may hold one each."""
         self._pinned: list[int] = []
@@ -131,11 +137,13 @@ class ReceivedLog:
     def state_at(self, place: int) -> tuple[Mapping[Key, Object], Revision]:
         """The objects and the revision of the cache at `place`."""
         self._check_kept(place)
+        while self._unfolded is not None:
+            self._fold_some()
         objects, revision = dict(self._base), self._base_revision
         for entry in self._entries:
             if entry.place > place:
                 break
-            _fold(objects, entry)
+            _fold(objects, entry.changes)
             revision = entry.revision
         return objects, revision
 
@@ -175,6 +183,9 @@ class ReceivedLog:
     def _trim(self) -> None:
         limits = self._limits
         while len(self._entries) > limits.received_log_max:
+            if self._unfolded is not None:
+                self._fold_some()
+                return  # the log is longer for a while: no step folds a whole list
             first = self._first_pinned()
             if first is not None and self.oldest >= first:
                 if len(self._entries) <= limits.received_pinned_max:
@@ -184,12 +195,22 @@ class ReceivedLog:
                         pin.lost = True
                     first = self._first_pinned()
             entry = self._entries.popleft()
-            _fold(self._base, entry)
             self._base_revision = entry.revision
+            if len(entry.changes) <= _FOLDED_AT_ONCE:
+                _fold(self._base, entry.changes)
+            else:
+                self._unfolded = iter(entry.changes)
+
+    def _fold_some(self) -> None:
+        assert self._unfolded is not None
+        some = tuple(islice(self._unfolded, _FOLDED_AT_ONCE))
+        _fold(self._base, some)
+        if len(some) < _FOLDED_AT_ONCE:
+            self._unfolded = None
 
 
-def _fold(objects: dict[Key, Object], entry: Received) -> None:
-    for change in entry.changes:
+def _fold(objects: dict[Key, Object], changes: Iterable[CacheChange]) -> None:
+    for change in changes:
         if change.new is None:
             objects.pop(change.key, None)
         else:

@@ -24,6 +24,7 @@ from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
 from kedge.scheduler.report.event_recorder import EventRecorder
 from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.tasks import gather_ended
 
 _Work = tuple[Callable[..., Coroutine[Any, Any, None]], tuple[Any, ...]]
 
@@ -111,7 +112,7 @@ class Binder:
         workers = tuple(self._workers)
         for worker in workers:
             worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await gather_ended(*workers)
         self._idle.clear()
         self._in_flight = 0  # a worker cancelled before its first step has not decremented it
         self._idle_event.set()

@@ -34,6 +34,7 @@ from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.scheduler.state.nominations import Nomination
 from kedge.scheduler.state.shapes import shape_key
 from kedge.scheduler.state.snapshot import NodeRow
+from kedge.tasks import gather_ended
 
 _COSTLY = 8
 """The cost of a gang, or of an attempt without a feasible node, in ordinary attempts."""
@@ -80,7 +81,7 @@ class SchedulingCycle:
     async def stop(self) -> None:
         for task in tuple(self._wake_tasks.values()):
             task.cancel()
-        await asyncio.gather(*self._wake_tasks.values(), return_exceptions=True)
+        await gather_ended(*self._wake_tasks.values())
 
     def attempt(self, queued: QueuedPod, fence: Fence) -> int:
         """Decide for one pod, or for its whole gang, and start the bind. Nothing waits in here.
@@ -204,7 +205,9 @@ class SchedulingCycle:
         check = EvictionCheck(state.evictable)
         inputs = PreemptionInputs(state.pods_on, check, state.nominated.places)
         plan = plan_preemption(state.snapshot, decision, explanation, queued.priority, inputs)
-        return plan, ClusterEvent.BUDGET if plan is None and check.rejected_any else NOTHING
+        if plan is None and (check.rejected_any or state.await_binds_below(queued.priority)):
+            return None, ClusterEvent.BUDGET
+        return plan, NOTHING
 
     def _unschedulable(
         self,
@@ -410,7 +413,10 @@ class SchedulingCycle:
             return None, NOTHING
         order = sorted(members, key=self._size, reverse=True)
         plan, protected = plan_gang_preemption(self._cluster_state, order, self._decision_of)
-        return plan, ClusterEvent.BUDGET if plan is None and protected else NOTHING
+        least = min(each.priority for each in members)
+        if plan is None and (protected or self._cluster_state.await_binds_below(least)):
+            return None, ClusterEvent.BUDGET
+        return plan, NOTHING
 
     def _gang_waits(self, members: list[QueuedPod], unblocked_by: ClusterEvent, why: str, fence: Fence) -> None:
         for member in members:

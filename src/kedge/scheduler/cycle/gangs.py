@@ -28,6 +28,7 @@ from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
 from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import BY_GANG, ClusterState
+from kedge.tasks import gather_ended
 
 _DIGITS_MAX = 9
 """The most digits of a count in an annotation."""
@@ -135,7 +136,7 @@ class Gangs:
         """
         binds = [self._binder.bind(each.queued, each.assumption, each.node, fence, each.record) for each in members]
         # Wait for all, also if one fails: a bind must not end while a later term is trying its pod.
-        ended = await asyncio.gather(*binds, return_exceptions=True)
+        ended = await gather_ended(*binds)
         for failure in filter(None, ended):
             raise failure
         await self._delete_record(gang, fence)

@@ -24,7 +24,7 @@ class ClusterEvent(IntFlag):
     TOPOLOGY = 512
     """A node was added, removed or changed: domains, and the pods counted in them, may differ."""
     BUDGET = 1024
-    """More pods may be evicted: a disruption budget allows more, or a hold was removed."""
+    """More pods may be evicted: a disruption budget allows more, a hold was removed, or a bind was confirmed."""
 
 
 ANYTHING: Final = ClusterEvent(2047)

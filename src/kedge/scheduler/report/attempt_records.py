@@ -6,7 +6,7 @@ decision read what it wrote: most are never made. `recheck` runs a kept attempt 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -304,9 +304,10 @@ class AttemptRecords:
         if recorder is None:
             return
         self._open.pop(attempt.id, None)
-        attempt.unblocked_by = tuple(unblocked_by)
-        logs = self._env.log.enabled(INFO)
-        if not logs and attempt.bound is not None and not attempt.steps and not recorder.has_windows:
+        if unblocked_by:
+            attempt.unblocked_by = tuple(unblocked_by)
+        brief = attempt.bound is not None and not attempt.steps
+        if brief and not recorder.has_windows and not self._env.log.enabled(INFO):
             kept = self.will_be_kept(attempt) if attempt.kept is None else attempt.kept
             if not kept:
                 recorder.take_brief(attempt, self)
@@ -318,6 +319,20 @@ class AttemptRecords:
 
     def record_of(self, attempt: OpenAttempt) -> Decision:
         local = LocalState() if attempt.local is None else self._cluster_state.local_state(attempt.local)
+        return self._record(attempt, local)
+
+    def records_of(self, attempts: Iterable[OpenAttempt]) -> Iterator[Decision]:
+        """The records of attempts that have ended, those that began last first."""
+        past = self._cluster_state.assumed.past()
+        for attempt in sorted(attempts, key=lambda each: each.number, reverse=True):
+            local = attempt.local
+            if isinstance(local, int):
+                assumed = past.at(local)
+                yield self._record(attempt, None if assumed is None else LocalState(assumed))
+            else:
+                yield self._record(attempt, LocalState() if local is None else local)
+
+    def _record(self, attempt: OpenAttempt, local: LocalState | None) -> Decision:
         decision, pod = attempt.decision, attempt.pod
         steps: list[DecisionStep] = [*attempt.steps]
         if attempt.bound is not None and attempt.sent is not None:

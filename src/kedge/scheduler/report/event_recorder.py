@@ -24,6 +24,7 @@ from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingErr
 from kedge.keys import Fence
 from kedge.runtime.status import status_of
 from kedge.scheduler.report.report_records import Report, ReportRecords
+from kedge.tasks import gather_ended
 
 FAILED = "FailedScheduling"
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"
@@ -116,7 +117,7 @@ class EventRecorder:
     async def stop(self) -> None:
         for task in tuple(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await gather_ended(*self._tasks)
 
     def _spawn(self, work: Any, *, name: str) -> None:
         task = self._env.spawn(work, name=name)

@@ -20,6 +20,7 @@ from kedge.errors import OperatingError
 from kedge.keys import Fence, Key
 from kedge.runtime.status import plan_status
 from kedge.scheduler.report.report_records import ReportRecords
+from kedge.tasks import gather_ended
 
 
 def plan_policy_status(policy: SchedulingPolicyView, scheduler: str) -> Mapping[str, Any] | None:
@@ -66,7 +67,7 @@ class PolicyStatusWriter:
     async def stop(self) -> None:
         for task in tuple(self._writing.values()):
             task.cancel()
-        await asyncio.gather(*self._writing.values(), return_exceptions=True)
+        await gather_ended(*self._writing.values())
 
     async def _write(self, policy: Object, patch: Mapping[str, Any], fence: Fence) -> None:
         try:

@@ -10,6 +10,7 @@ from collections.abc import ValuesView
 from dataclasses import dataclass
 from itertools import islice
 
+from kedge.errors import check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.observe.records import AssumedBind
 from kedge.placement.resources import Units
@@ -28,6 +29,29 @@ class Assumption:
     since_s: float
     revision: Revision = NO_REVISION
     """The revision of the bind; none while it is in flight."""
+
+
+class PastAssumptions:
+    """Past states, newest first. Each step back costs as many changes as there were in between."""
+
+    def __init__(
+        self, recorded: dict[str, AssumedBind], undo: list[tuple[str, AssumedBind | None]], changes: int
+    ) -> None:
+        self._recorded, self._undo, self._changes = recorded, undo, changes
+
+    def at(self, changes: int) -> dict[str, AssumedBind] | None:
+        """As `Assumptions.recorded_at`. Each call must be about the same state as the one before it, or an older."""
+        check(changes <= self._changes, "past assumptions are read from the newest to the oldest")
+        if self._changes - changes > len(self._undo):
+            return None
+        while self._changes > changes:
+            uid, before = self._undo.pop()
+            self._changes -= 1
+            if before is None:
+                del self._recorded[uid]
+            else:
+                self._recorded[uid] = before
+        return self._recorded.copy()
 
 
 class Assumptions:
@@ -93,6 +117,10 @@ class Assumptions:
             else:
                 found[uid] = before
         return found
+
+    def past(self) -> PastAssumptions:
+        """The states of before, for many records at once."""
+        return PastAssumptions(self._recorded.copy(), list(self._undo), self.changes)
 
     def requests_in(self, tenant: str, zone: str, seen: Revision) -> list[Units]:
         """The requests of a tenant's pods in a zone that a quota at revision `seen` does not count yet."""

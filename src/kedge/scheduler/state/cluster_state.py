@@ -70,6 +70,8 @@ class ClusterState:
         """By uid: pods of this scheduler that have scheduling gates."""
         self._reserved: dict[str, str] = {}
         """By pod uid: the node on which a reservation holds room."""
+        self._binds_awaited = False
+        """Whether a preemption failed while pods were assumed that it could evict once they are bound."""
         self._show(env.metrics)
 
     def _show(self, metrics: Metrics) -> None:
@@ -228,6 +230,16 @@ class ClusterState:
             lambda namespace: self.found_by(DISRUPTION_BUDGET_KIND, BY_NAMESPACE, namespace),
         )
 
+    def await_binds_below(self, priority: int) -> bool:
+        """Whether a pod of a lower priority is assumed. It cannot be evicted before the cache shows it on its node.
+
+        Then `place` notifies pods that wait for `ClusterEvent.BUDGET`.
+        """
+        found = (self.cached(each.key) for each in self.assumed.values())
+        awaited = any(pod is not None and (pod.as_view(PodView).spec.priority or 0) < priority for pod in found)
+        self._binds_awaited = self._binds_awaited or awaited
+        return awaited
+
     # -- pods --------------------------------------------------------------------------------------
 
     def place(self, pod: Object, old: Object | None = None) -> None:
@@ -265,6 +277,11 @@ class ClusterState:
             if had is None and GANG_LABEL in request.labels:  # bound by another scheduler; it needs no node
                 gang = (pod.key.namespace, request.labels[GANG_LABEL])
                 self._queue.notify(ClusterEvent.GANG, "a member of its gang was added", lambda each: each.gang == gang)
+            if assumption is not None and self._binds_awaited:
+                self._binds_awaited = len(self.assumed) > 0
+                priority = view.spec.priority or 0
+                why = "a pod that may be evicted was bound"
+                self._queue.notify(ClusterEvent.BUDGET, why, lambda each: each.priority > priority)
         else:
             assumption = self.assumed.get(uid)
             if assumption is None:

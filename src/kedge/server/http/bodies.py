@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import yaml
 
-from kedge.api.codec import OBJECT_DEPTH_MAX, decode_json, parse_object
+from kedge.api.codec import OBJECT_DEPTH_MAX, decode_json, encode_json, parse_object
 from kedge.api.protobuf import MEDIA_TYPE as PROTOBUF
 from kedge.api.protobuf import decode_protobuf
 from kedge.api.requests import PatchType
-from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
+from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable, type_table
 from kedge.caches import remembered
 from kedge.errors import BadRequest, UnsupportedMediaType
 from kedge.limits import Limits
@@ -29,6 +30,8 @@ _OPENING = (
     yaml.FlowSequenceStartToken,
 )
 _CLOSING = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
+_SPEC_BYTES_REMEMBERED: Final = 4096
+"""Longer specs are read each time."""
 _UNKNOWN_MAX = 20
 """Unknown fields that one reply names; more add nothing."""
 _PATCHES = {each.value: each for each in PatchType}
@@ -125,6 +128,43 @@ def _yaml_nodes(body: bytes, limits: Limits) -> yaml.Node:
 
 
 # -- fields ------------------------------------------------------------------------------------------
+
+
+class _Frame(msgspec.Struct, gc=False):
+    """A body whose spec is not read."""
+
+    spec: msgspec.Raw = msgspec.Raw()
+
+
+_decode_frame = msgspec.json.Decoder(_Frame).decode
+
+
+def has_plain_fields(request: HttpRequest, decoded: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> bool:
+    """Whether a body certainly has no unknown and no duplicate field. False on any doubt: read it field by field.
+
+    Replicas have the same spec, byte for byte, so the fields of a spec that was read before are known.
+    """
+    sent = request.body
+    part = table.parts(facts).get("spec")
+    if part is None or part[0] is not FieldShape.ONE or media_type(request) not in _JSON or b"\\u" in sent:
+        return False
+    spec = bytes(_decode_frame(sent).spec)
+    if not spec or len(spec) > _SPEC_BYTES_REMEMBERED or not _is_plain_spec(spec, part[1].name):
+        return False
+    rest = {name: value for name, value in decoded.items() if name != "spec"}
+    # As in `duplicates_in_json`. One more colon is that of the spec.
+    colons = sent.count(b":") - spec.count(b":") - 1
+    return _all_known(rest, facts, table) and colons == encode_json(rest).count(b":")
+
+
+@remembered(entries=1024, entry_bytes=2 * _SPEC_BYTES_REMEMBERED)
+def _is_plain_spec(spec: bytes, type_name: str) -> bool:
+    decoded, table = decode_json(spec), type_table()
+    return (
+        isinstance(decoded, dict)
+        and _all_known(decoded, table[type_name], table)
+        and spec.count(b":") == encode_json(decoded).count(b":")
+    )
 
 
 def unknown_fields(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, *, patch: bool = False) -> list[str]:

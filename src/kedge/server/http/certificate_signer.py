@@ -60,6 +60,7 @@ class AuthoritySigner:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(usages), critical=True)
             .add_extension(x509.ExtendedKeyUsage(extended), critical=False)
+            .add_extension(self._authority.key_identifier, critical=False)
         )
         names = _alternative_names(request)
         if names:

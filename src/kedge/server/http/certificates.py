@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import ipaddress
 import os
 from dataclasses import dataclass
@@ -123,6 +124,20 @@ class Authority:
         """SHA-256 of the public key in hexadecimal: join tokens carry it."""
         return key_fingerprint(self.own.certificate)
 
+    def derived_secret(self, purpose: str) -> bytes:
+        """A secret that every server with this authority has, and nothing else; one for each purpose."""
+        return hmac.digest(self.own.key_pem, purpose.encode(), "sha256")
+
+    @property
+    def key_identifier(self) -> x509.AuthorityKeyIdentifier:
+        """The extension by which a certificate names the key that signed it. Strict clients require it: RFC 5280."""
+        own = self.own.certificate
+        try:
+            named = own.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        except x509.ExtensionNotFound:
+            named = x509.SubjectKeyIdentifier.from_public_key(self.own.key.public_key())
+        return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(named)
+
     def signed(self, certificate: x509.Certificate) -> bool:
         try:
             certificate.verify_directly_issued_by(self.own.certificate)
@@ -140,7 +155,11 @@ class Authority:
 
     def _is_current(self, found: Certificate, now: datetime) -> bool:
         left = found.certificate.not_valid_after_utc - now
-        return self.signed(found.certificate) and left > timedelta(days=RENEW_DAYS)
+        return (
+            self.signed(found.certificate)
+            and _names_its_issuer(found.certificate)
+            and left > timedelta(days=RENEW_DAYS)
+        )
 
     def _client_in(self, path: Path, now: datetime) -> Certificate | None:
         try:
@@ -171,9 +190,15 @@ class Authority:
         builder = _builder(subject, self.own.certificate.subject, key, now, LEAF_DAYS)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = builder.add_extension(self.key_identifier, critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         return Certificate(builder.sign(self.own.key, hashes.SHA256()), key)
+
+
+def _names_its_issuer(certificate: x509.Certificate) -> bool:
+    """Whether strict clients accept it; earlier versions of kedge made certificates without this extension."""
+    return any(isinstance(each.value, x509.AuthorityKeyIdentifier) for each in certificate.extensions)
 
 
 def key_fingerprint(certificate: x509.Certificate) -> str:

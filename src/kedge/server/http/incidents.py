@@ -1,6 +1,7 @@
 """`/kedge/incidents/...`: processes send their records of an incident, and `kedge incident` fetches them.
 
-POST   /kedge/incidents/NAME/PROCESS            the process takes part; `?done=true`: it has sent everything
+POST   /kedge/incidents/NAME/PROCESS            the process takes part, and gets the key to hide values with;
+                                                `?done=true`: it has sent everything
 POST   /kedge/incidents/NAME/PROCESS/PART?at=N  a slice of a part, N bytes after its begin
 GET    /kedge/incidents, /kedge/incidents/NAME  what this server has
 GET    /kedge/incidents/NAME/PROCESS/PART?at=N  a slice of a part
@@ -9,6 +10,7 @@ DELETE /kedge/incidents/NAME                    remove the records
 
 from __future__ import annotations
 
+import base64
 from typing import Any, Final
 
 import msgspec
@@ -50,7 +52,8 @@ def serve_incidents(folder: IncidentFolder | None, request: HttpRequest, exchang
             exchange.respond(200, data, content_type=PART_TYPE)
         case "POST", [incident, process]:
             (folder.end if query.get("done") == "true" else folder.begin)(incident, process)
-            exchange.respond(200, _encode(_document(folder.find(incident))))
+            key = base64.b64encode(folder.hiding_key(incident)).decode()
+            exchange.respond(200, _encode({**_document(folder.find(incident)), "hidingKey": key}))
         case "POST", [incident, process, part]:
             size = folder.append(incident, process, part, _place(query.get("at", "0")), request.body)
             exchange.respond(200, _encode({"size": size}))

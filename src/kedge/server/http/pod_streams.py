@@ -22,6 +22,7 @@ from kedge.server.http.agents import AgentDialer
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.routes import ResourcePath, attributes_of
 from kedge.server.service import Service
+from kedge.tasks import gather_ended
 
 SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward"})
 _LOG_FLAGS = ("follow", "previous", "timestamps")
@@ -125,7 +126,7 @@ class PodStreams:
         finally:
             for each in ends:
                 each.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+            await gather_ended(*ends)
             if whole:
                 client_writer.close()
             else:

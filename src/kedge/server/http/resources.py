@@ -58,7 +58,14 @@ from kedge.errors import (
 from kedge.keys import NO_REVISION, Key, Origin
 from kedge.logs import DEBUG, INFO
 from kedge.server.http import parameters, versions
-from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
+from kedge.server.http.bodies import (
+    duplicate_fields,
+    has_plain_fields,
+    read_object,
+    read_options,
+    read_patch,
+    unknown_fields,
+)
 from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
@@ -72,7 +79,7 @@ from kedge.server.http.streams import WatchFeed, WatchWriter
 from kedge.server.http.versions import ServedVersion
 from kedge.server.service import Service
 from kedge.server.service.account_tokens import ISSUER
-from kedge.server.service.patches import patched
+from kedge.server.service.patches import own_step, patched
 
 OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",)}
 """Requests of kedge alone, by the kind that they are about."""
@@ -183,8 +190,11 @@ class Resources:
             return []
         facts = self._types.of_kind(kind.api_version, kind.kind)
         # A JSON patch does not have the shape of the object.
-        known = facts is not None and isinstance(body, Mapping)
-        found = unknown_fields(body, facts, self._types, patch=patch) if known and facts is not None else []
+        found: list[str] = []
+        if facts is not None and isinstance(body, dict | Mapping):
+            if not patch and has_plain_fields(request, body, facts, self._types):
+                return found
+            found = unknown_fields(body, facts, self._types, patch=patch)
         found += duplicate_fields(request, body, self._env.limits)
         if found and validation == "Strict":
             raise BadRequest(f"strict decoding error: {', '.join(found)}")
@@ -382,6 +392,7 @@ class _Call:
         warnings: list[str] = []
         if self._path.subresource != "scale":
             warnings = self._resources.check_fields(self._served_kind, self._request, body, validation, patch=True)
+        await own_step(self._request.body)
         request = Patch(self._key, self._request.body, patch_type, self._path.subresource, self._write_options())
         if self._version is None:
             written = await self._send(request)
@@ -395,7 +406,7 @@ class _Call:
         for _ in range(self._resources.env.limits.proof_attempts_max):
             found: Object = await self._send(Get(request.key))
             shown = decode_json(version.object(found).json())
-            body = version.stored_body(patched(shown, request, self._resources.env.limits))
+            body = version.stored_body(await patched(shown, request, self._resources.env.limits))
             try:
                 written: Written = await self._send(Update(request.key, body, "", request.options))
                 return written

@@ -13,6 +13,7 @@ from contextlib import suppress
 from kedge.env import Env
 from kedge.server.http.connection import Connections
 from kedge.server.http.peers import address_of
+from kedge.tasks import gather_ended
 
 _BACKLOG = 1_024
 """Connections that the kernel holds until they are accepted: a burst of one client leaves room for others."""
@@ -63,7 +64,7 @@ class TlsListener:
         ending = [*self._accepting, *self._handshakes]
         for task in ending:
             task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await gather_ended(*ending)
         for each in self._sockets:
             each.close()
         self._accepting.clear()

@@ -6,6 +6,7 @@ its parts leaves a mark. Names come from the network, so each is checked before 
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kedge.env import Env
-from kedge.errors import BadRequest, NotFound, TooManyRequests
+from kedge.errors import BadRequest, NotFound, TooManyRequests, Unavailable
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _DONE: Final = ".done"
@@ -50,7 +51,9 @@ class IncidentListing(NamedTuple):
 class IncidentFolder:
     """Bounded in incidents and bytes. Nothing in it is synced: an incident whose server is lost is recorded again."""
 
-    def __init__(self, folder: Path, env: Env) -> None:
+    def __init__(self, folder: Path, env: Env, *, secret: bytes | None = None) -> None:
+        """`secret` is known to every server of the cluster, and to nothing else; without it this is the only one."""
+        self._secret = env.secret_bytes(32) if secret is None else secret
         self._folder = folder
         self._limits = env.limits
         self._bytes = sum(each.bytes for each in self.listing())
@@ -68,6 +71,7 @@ class IncidentFolder:
 
         Raises:
             TooManyRequests: there are as many incidents as are allowed. Delete one.
+            Unavailable: the disk does not take it. Try again.
         """
         place = self._place(incident, process)
         if not place.parent.is_dir() and len(self._names()) >= self._limits.incidents_max:
@@ -75,7 +79,17 @@ class IncidentFolder:
                 f"this server has the records of {self._limits.incidents_max} incidents, which is the limit:"
                 " remove one with `kedge incident delete`"
             )
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise Unavailable(f"records of an incident cannot be written to {place}: {error}") from error
+
+    def hiding_key(self, incident: str) -> bytes:
+        """The key with which every process hides values in the records of this incident, so that equal ones stay equal.
+
+        It is derived, and in no file: the records alone do not give it away.
+        """
+        return hmac.digest(self._secret, f"incident {incident}".encode(), "sha256")
 
     def append(self, incident: str, process: str, part: str, at: int, data: bytes) -> int:
         """Add a slice of a part that begins `at` bytes after its begin. Returns the size of the part: send from there.
@@ -86,6 +100,7 @@ class IncidentFolder:
         Raises:
             NotFound: the process has not begun with this incident.
             TooManyRequests: the folder is full.
+            Unavailable: the disk does not take it. Nothing of the slice is there: send it again.
         """
         path = self._place(incident, process, part)
         if not path.parent.is_dir():
@@ -98,15 +113,17 @@ class IncidentFolder:
                     f"records of incidents at this server have {self._bytes} bytes, and the limit is"
                     f" {self._limits.incidents_bytes_max}: remove an incident with `kedge incident delete`"
                 )
-            with path.open("ab") as file:
-                file.write(fresh)
+            _append(path, size, fresh)
             self._bytes += len(fresh)
         return size + len(fresh)
 
     def end(self, incident: str, process: str) -> None:
         """A process has sent everything. Safe to repeat."""
         self.begin(incident, process)
-        (self._place(incident, process) / _DONE).touch()
+        try:
+            (self._place(incident, process) / _DONE).touch()
+        except OSError as error:
+            raise Unavailable(f"the end of {process} in incident {incident} cannot be noted: {error}") from error
 
     def delete(self, incident: str) -> None:
         """Remove the records of an incident.
@@ -145,6 +162,21 @@ class IncidentFolder:
             if not _NAME.fullmatch(name):
                 raise BadRequest(f"{name[:80]!r} is no name of an incident, a process or a part")
         return self._folder.joinpath(*names)
+
+
+def _append(path: Path, size: int, data: bytes) -> None:
+    """Add to a file of that size: all of it, or nothing."""
+    try:
+        with path.open("ab", buffering=0) as file:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) or 0 :]
+            except OSError:
+                file.truncate(size)
+                raise
+    except OSError as error:
+        raise Unavailable(f"records of an incident cannot be written to {path.parent}: {error}") from error
 
 
 def _process(folder: Path) -> ProcessListing:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from kedge.api.codec import decode_json, encode_json
-from kedge.api.patch import apply_json_patch, apply_merge_patch
+from kedge.api.patch import apply_merge_patch, json_patch_steps
 from kedge.api.requests import Patch, PatchType
 from kedge.api.strategic_merge import apply_strategic_merge
 from kedge.api.types import type_table
@@ -14,15 +15,24 @@ from kedge.errors import BadRequest, UnsupportedMediaType
 from kedge.limits import Limits
 
 Document = dict[str, Any]
+_LONG_BODY_BYTES: Final = 100_000
 
 
-def patched(document: Document, request: Patch, limits: Limits) -> Document:
-    """`document` with the patch of a request applied: plain JSON, whatever the body is made of."""
-    change_body = decode_json(request.body if isinstance(request.body, bytes) else encode_json(request.body))
+async def own_step(body: bytes) -> None:
+    """End the step of the event loop that has decoded a long body: a megabyte takes some milliseconds."""
+    if len(body) > _LONG_BODY_BYTES:
+        await asyncio.sleep(0)
+
+
+async def patched(document: Document, request: Patch, limits: Limits) -> Document:
+    """`document` with the patch of a request applied, as plain JSON. Other tasks run during a long patch."""
+    body = request.body if isinstance(request.body, bytes) else encode_json(request.body)
+    change_body = decode_json(body)
+    await own_step(body)
     if request.patch_type is PatchType.JSON:
         if not isinstance(change_body, list):
             raise BadRequest("a JSON patch is a list of operations")
-        result = apply_json_patch(document, change_body, bytes_max=limits.commit_bytes_max)
+        result = await _json_patched(document, change_body, limits)
     else:
         if not isinstance(change_body, dict):
             raise BadRequest("a merge patch is an object")
@@ -31,6 +41,17 @@ def patched(document: Document, request: Patch, limits: Limits) -> Document:
     if not isinstance(result, dict):
         raise BadRequest("the patch leaves no object behind")
     return result
+
+
+async def _json_patched(document: Document, operations: list[Any], limits: Limits) -> Document:
+    steps = json_patch_steps(document, operations, bytes_max=limits.commit_bytes_max)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as finished:
+            result: Document = finished.value
+            return result
+        await asyncio.sleep(0)
 
 
 def _strategic_merge(document: Document, change_body: Mapping[str, Any]) -> Document:

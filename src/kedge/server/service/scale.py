@@ -44,9 +44,9 @@ async def patch_scale(core: Core, request: Patch) -> Written:
     key = request.key
     kind = _scaled_kind(core, key)
 
-    def edit(now: Document) -> Document:
+    async def edit(now: Document) -> Document:
         workload = Object(kind, key, encode_object(now), revision=int(now["metadata"]["resourceVersion"]))
-        return _scaled(now, key, patched(scale_of(workload), request, core.env.limits))
+        return _scaled(now, key, await patched(scale_of(workload), request, core.env.limits))
 
     return await change(core, request, edit, "")
 
@@ -55,7 +55,11 @@ async def update_scale(core: Core, request: Update) -> Written:
     """Set `spec.replicas` of the workload to that of a Scale. Returns the workload."""
     _scaled_kind(core, request.key)
     scale = parse_object(request.body)
-    return await change(core, request, lambda now: _scaled(now, request.key, scale), "")
+
+    async def edit(now: Document) -> Document:
+        return _scaled(now, request.key, scale)
+
+    return await change(core, request, edit, "")
 
 
 def _scaled_kind(core: Core, key: Key) -> Kind:

@@ -83,6 +83,8 @@ class EventStream:
         self._stream = stream
         self._initial = initial
         self._after = after
+        self._more = False
+        """Whether the last batch left changes behind."""
         self.drained = False
         """Whether nothing was left to take after the last `take_nowait`. False means that it is not known."""
         self._last_sent_s = core.env.monotonic()
@@ -137,10 +139,13 @@ class EventStream:
             self._end_initial()
         while True:
             try:
+                if self._more:
+                    await asyncio.sleep(0)  # the next batch is there: without this no other task runs before the last
                 batch = await self._next()
             except BaseException:
                 self.close()
                 raise
+            self._more = not batch.last
             events = self._events(batch)
             if events:
                 return events

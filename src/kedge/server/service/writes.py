@@ -6,7 +6,7 @@ policies. Then `effects` stages the side effects in the same commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from kedge.api.codec import Draft, encode_json, encode_object, parse_object, same_content, same_json
@@ -24,16 +24,7 @@ from kedge.api.wellknown import (
     RESOURCE_QUOTA_KIND,
     ZONE_QUOTA_KIND,
 )
-from kedge.errors import (
-    AlreadyExists,
-    BadRequest,
-    Conflict,
-    FieldError,
-    Forbidden,
-    Invalid,
-    MethodNotAllowed,
-    NotFound,
-)
+from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbidden, Invalid, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
@@ -53,7 +44,7 @@ from kedge.server.service.quotas import recount
 from kedge.server.service.resize import check_changed, resized
 from kedge.server.service.zones import recount_zones
 
-Edit = Callable[[Document], Document]
+Edit = Callable[[Document], Awaitable[Document]]
 """From the current object (with its resource version) to the one that the caller wants."""
 
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
@@ -241,7 +232,11 @@ async def update(core: Core, request: Update) -> Written:
     if metadata.setdefault("name", key.name) != key.name:
         raise BadRequest(f"the name of the object ({metadata['name']}) is not the name it was sent to ({key.name})")
     version = metadata.get("resourceVersion")
-    return await change(core, request, lambda _: parse_object(proposed), request.subresource, version=version)
+
+    async def edit(_: Document) -> Document:
+        return parse_object(proposed)
+
+    return await change(core, request, edit, request.subresource, version=version)
 
 
 async def patch(core: Core, request: Patch) -> Written:
@@ -300,7 +295,7 @@ async def _next_version(
     """The object as `edit` and `chain` leave it, and warnings; None instead of it if that changes nothing."""
     kind, key = old.kind, old.key
     before = old.edit()
-    proposed = edit(_with_resource_version(before, old))
+    proposed = await edit(_with_resource_version(before, old))
     _check_preconditions(kind, old, proposed)
     after = _merge(core, kind, before, proposed, subresource)
     if subresource == "status" and key.kind in _RECOUNTED:

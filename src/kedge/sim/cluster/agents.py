@@ -108,6 +108,8 @@ class SimulatedDriver:
         """By pod and volume: the files that a container sees."""
         self.hooks: list[tuple[Identity, LifecycleHook]] = []
         """Every hook that began, in order."""
+        self.exit_codes: dict[tuple[str, str], int] = {}
+        """By pod uid and container: how the last process ended. Not changed by a restart, nor when it is forgotten."""
         self._on_start = on_start
         self._load_of: LoadOf | None = None
         self._placed: list[MachineFault] = []
@@ -342,6 +344,7 @@ class SimulatedDriver:
         entry.process = replace(
             process, running=False, ended_at=self._host.now(), exit_code=exit_code, reason=reason, since_s=self._now_s()
         )
+        self.exit_codes[process.identity.pod_uid, process.identity.container] = exit_code
         self._sim.note("process", f"{self.name} ended {process.namespace}/{process.pod} with {exit_code} {reason}")
         if self._listener is not None:
             self._listener(process.identity.pod_uid)

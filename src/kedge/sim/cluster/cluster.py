@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from kedge.agent.core import Agent, ContainerProcess, Machine
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
+from kedge.api.requests import List, OpenWatch
 from kedge.api.views import NodeView
 from kedge.api.wellknown import NAMESPACE_KIND, NODE_KIND, SYSTEM_NAMESPACES, ZONE_LABEL
 from kedge.client.contract import Client
@@ -29,6 +31,7 @@ from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import SharedElection
 from kedge.server.service import AdmissionChain, Service
 from kedge.sim.cluster.agents import SYSTEM, OnStart, SimulatedDriver
+from kedge.sim.cluster.decision_observers import ObservedRecorder, OnDecision
 from kedge.sim.cluster.dump import DumpPlan, load_dump
 from kedge.sim.cluster.faults import FaultyService, disk_slowness
 from kedge.sim.cluster.links import (
@@ -163,6 +166,8 @@ class Cluster:
         self.drivers: dict[str, SimulatedDriver] = {}
         """By node: its machine."""
         self._start_observers: list[OnStart] = []
+        self._decision_observers: list[OnDecision] = []
+        self._follow_observers: list[Callable[[str, List | OpenWatch], None]] = []
         self.processes: list[ControlPlaneProcess] = []
         """Every control-plane process that was ever started, in order."""
         self._turn = 0
@@ -184,7 +189,17 @@ class Cluster:
         return Client(self.transport(host, server=server), host.env(limits=limits), component=host.name)
 
     def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
-        return RemoteTransport(host.remote(self.servers[server], API))
+        made = RemoteTransport(host.remote(self.servers[server], API))
+        made.on_follow = partial(self._followed, host.name)
+        return made
+
+    def observe_follows(self, observer: Callable[[str, List | OpenWatch], None]) -> None:
+        """Call `observer` with the host and the request whenever a client lists a kind, or opens a watch of it."""
+        self._follow_observers.append(observer)
+
+    def _followed(self, host: str, request: List | OpenWatch) -> None:
+        for observer in self._follow_observers:
+            observer(host, request)
 
     def admit_by(self, admission: AdmissionChain, *, servers: Sequence[str] = ()) -> None:
         """Change the admission policies in mid-run: on every server at once, or only on `servers`."""
@@ -277,6 +292,10 @@ class Cluster:
         """Call `observer` with the machine and the process whenever a container process starts."""
         self._start_observers.append(observer)
 
+    def observe_decisions(self, observer: OnDecision) -> None:
+        """Call `observer` with every decision of a component, when it ends."""
+        self._decision_observers.append(observer)
+
     def _process_started(self, driver: SimulatedDriver, process: ContainerProcess) -> None:
         for observer in self._start_observers:
             observer(driver, process)
@@ -294,7 +313,7 @@ class Cluster:
             boot_id=node.driver.boot_id,
             system=SYSTEM,
         )
-        agent = Agent(client, env, node.driver, machine, Recorder(env))
+        agent = Agent(client, env, node.driver, machine, ObservedRecorder(env, host.name, self._decision_observers))
         node.agents.append(agent)
         await agent.run()
 
@@ -319,7 +338,8 @@ class Cluster:
     ) -> None:
         env = host.env(limits=self._recorded(limits))
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
-        context = ProcessContext(client, env, CacheSet(client, env), Recorder(env))
+        recorder = ObservedRecorder(env, host.name, self._decision_observers)
+        context = ProcessContext(client, env, CacheSet(client, env), recorder)
         made = makers(context) if callable(makers) else [make(context) for make in makers]
         process = ControlPlaneProcess(host, context, tuple(made), host.process.number)
         self.processes.append(process)

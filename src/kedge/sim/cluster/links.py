@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, TypeVar
 
 from kedge.api.kinds import KINDS, Registry
-from kedge.api.requests import Bind, Create, OpenWatch, Reply, Request, WatchEvent, Written, named
+from kedge.api.requests import Bind, Create, List, OpenWatch, Reply, Request, WatchEvent, Written, named
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
@@ -295,13 +295,20 @@ class RemoteTransport:
         self.kinds = kinds
         self.caller = ""
         """The user beside every version that is written through it; empty for none."""
+        self.on_follow: Callable[[List | OpenWatch], None] = lambda _: None
+        """Called with every request that reads a whole kind."""
 
     async def send(self, request: Request[Reply]) -> Reply:
         if self.caller:
             request = named(request, self.caller)
         call = self._remote.call(request.label, request)
-        reply: Reply = await (_read(call) if request.reads else call)
+        if not request.reads:
+            return await call  # type: ignore[no-any-return]
+        if isinstance(request, List):
+            self.on_follow(request)
+        reply: Reply = await _read(call)
         return reply
 
     async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
+        self.on_follow(request)
         return RemoteEvents(await _read(self._remote.call(request.label, request)))  # type: ignore[return-value]

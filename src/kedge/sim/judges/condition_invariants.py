@@ -177,7 +177,8 @@ def no_condition_flaps(step: Step) -> Iterator[Finding]:
     """No condition changes its status and changes it back unless its subject explains both changes.
 
     A process sees its subject in order. So the state that explains the second change must not be older than the oldest
-    one that explains the first. A new leader may act on state that is older than what its predecessor saw.
+    one that explains the first. A new leader may act on state that is older than what its predecessor saw. So may a
+    process that reads the counts of several ReplicaSets: each is in order, and some are older than others.
     """
     facts, by = step.facts, step.controller
     for of, now, was in step.conditions():
@@ -189,7 +190,8 @@ def no_condition_flaps(step: Step) -> Iterator[Finding]:
         earlier = facts.conditions.flips.get(place)
         same = earlier is not None and earlier.content == content
         since_s = step.lag_begin_s
-        if earlier is not None and same and earlier.process == step.process:
+        in_order = len(facts.tallies.sets_of(of.uid)) == 1
+        if earlier is not None and same and in_order and earlier.process == step.process:
             since_s = max(since_s, earlier.seen_s)
         found = ConditionEvidence(facts, of, now, since_s, step.now_s, by, earlier)
         claim = claims.of(now.status) if now.reason != REMOVED else None

@@ -38,6 +38,7 @@ from kedge.sim.cluster.links import Commit
 from kedge.sim.judges.condition_histories import ConditionHistories, WrittenCondition, written_conditions
 from kedge.sim.judges.node_silences import NodeSilences
 from kedge.sim.judges.pod_facts import is_healthy, owner_uid, slot_of
+from kedge.sim.judges.pod_histories import PodHistories
 from kedge.sim.judges.replica_tallies import ReplicaTallies, tally_of
 from kedge.sim.judges.workload_specs import surge_of, template_without_hash
 from kedge.store import Entry
@@ -154,7 +155,7 @@ class ClusterFacts:
         self.rolled_back: dict[str, None] = {}
         """Deployments, by uid, whose template an existing ReplicaSet had when it was set."""
         self.tallies, self._silences = ReplicaTallies(lag_s), NodeSilences(lag_s)
-        self.conditions = ConditionHistories(lag_s)
+        self.conditions, self.pod_histories = ConditionHistories(lag_s), PodHistories(lag_s)
         self.removed_s: dict[str, float] = {}
         """By namespace: the last removal of an object there."""
         self.born_s: dict[str, float] = {}
@@ -162,7 +163,7 @@ class ClusterFacts:
         self.ready: dict[str, list[tuple[float, int]]] = {}
         """By workload uid: times, with the ready replicas since then."""
         self.alone_since_s: dict[str, float] = {}
-        """By workload uid: since when it has fewer than two ready replicas."""
+        """By workload uid: when the number of its ready replicas last became one."""
         self.fenced: dict[str, None] = {}
         """Controllers that have written under a fence."""
         self.leaders: dict[Fence, str] = {}
@@ -264,6 +265,8 @@ class ClusterFacts:
             before = old.as_view(PodView) if old is not None else None
             if before is not None and before.uid == view.uid and owner_uid(before) != owner:
                 self.owned.get(owner_uid(before), {}).pop(new.uid, None)
+        was, now = (each.as_view(PodView) if each is not None else None for each in (old, new))
+        self.pod_histories.note(was, now, self.now_s())
         self._count_ready(old, new)
         self._tally(old, new)
         use = self.pod_use.get(changed.key.namespace)
@@ -281,10 +284,8 @@ class ClusterFacts:
             return
         ready = sum(is_healthy(pod) for pod in self.pods_under(top))
         self.ready.setdefault(top.uid, []).append((self.now_s(), ready))
-        if ready > 1:
-            self.alone_since_s.pop(top.uid, None)
-        else:
-            self.alone_since_s.setdefault(top.uid, self.now_s())
+        if ready == 1:
+            self.alone_since_s[top.uid] = self.now_s()
 
     def _tally(self, old: Object | None, new: Object | None) -> None:
         touched: tuple[str, ...] = ()
@@ -305,8 +306,11 @@ class ClusterFacts:
                 self.conditions.judge_again(uid, self.now_s() + self.standing_s)
 
     def _note_own_change(self, changed: Changed) -> None:
-        """A change of a ReplicaSet is one of what its Deployment is about."""
-        above = controller_of(changed.new.metadata) if changed.new is not None else None
+        """A change of a ReplicaSet is one of what its Deployment is about; so is another generation of either."""
+        old, new = changed.old, changed.new
+        if old is not None and new is not None and old.metadata.generation != new.metadata.generation:
+            self.tallies.changed_s[new.uid] = self.now_s()
+        above = controller_of(new.metadata) if new is not None else None
         if above is not None:
             self.tallies.changed_s[above.uid] = self.now_s()
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from kedge.api.objects import Object
 from kedge.api.views import NodeAllocationView, NodeView, PodView
 from kedge.api.wellknown import (
-    NAMESPACE_KIND,
     NODE_ALLOCATION_KIND,
     NODE_KIND,
     POD_KIND,
@@ -19,7 +18,6 @@ from kedge.api.wellknown import (
     RESOURCE_QUOTA_KIND,
     ZONE_QUOTA_KIND,
 )
-from kedge.keys import Key
 from kedge.placement.ledger import ClaimState
 from kedge.placement.quota import in_scope
 from kedge.placement.resources import add, node_allocatable, to_units
@@ -64,9 +62,8 @@ def no_commit_adds_to_an_overfull_quota(step: Step) -> Iterator[Finding]:
         was = changed.old if changed.old is not None and changed.old.uid == changed.new.uid else None
         if was is not None and was.as_view(PodView).spec == changed.new.as_view(PodView).spec:
             continue
-        for name in _quotas_of(facts, changed.key.namespace, "resource_quotas"):
-            quota = facts.objects.get(changed.key._replace(kind=RESOURCE_QUOTA_KIND, name=name))
-            if quota is None or not in_scope(quota.view, changed.new.as_view(PodView)):
+        for quota in _quotas_of(facts, changed.key.namespace, RESOURCE_QUOTA_KIND):
+            if not in_scope(quota.view, changed.new.as_view(PodView)):
                 continue
             before = pod_cost(was) if was is not None and in_scope(quota.view, was.as_view(PodView)) else {}
             cost, used = pod_cost(changed.new), _use_of(facts, quota)
@@ -93,9 +90,8 @@ def no_commit_adds_to_an_overfull_zone_quota(step: Step) -> Iterator[Finding]:
         for uid, entry in entries_of(changed.new).items():
             if uid in before or not entry.zone:
                 continue
-            for name in _quotas_of(facts, entry.namespace, "zone_quotas"):
-                quota = facts.objects.get(Key(ZONE_QUOTA_KIND, entry.namespace, name))
-                limits = quota.view.spec.zones.get(entry.zone) if quota is not None else None
+            for quota in _quotas_of(facts, entry.namespace, ZONE_QUOTA_KIND):
+                limits = quota.view.spec.zones.get(entry.zone)
                 used = facts.zone_use.get((entry.namespace, entry.zone), {})
                 for resource, hard in (to_units(limits.hard) if limits is not None else {}).items():
                     if to_units(entry.requests).get(resource, 0) > 0 and used.get(resource, 0) > hard:
@@ -223,11 +219,9 @@ def _proved(found: Object | None) -> Mapping[str, int]:
     )
 
 
-def _quotas_of(facts: ClusterFacts, namespace: str, which: str) -> tuple[str, ...]:
-    """The names of the quotas registered in a namespace."""
-    found = facts.objects.get(Key(NAMESPACE_KIND, "", namespace))
-    names: tuple[str, ...] = getattr(found.view.status, which) if found is not None else ()
-    return names
+def _quotas_of(facts: ClusterFacts, namespace: str, kind: str) -> list[Object]:
+    """The quotas of a namespace: those that exist, whatever the namespace has registered."""
+    return [each for key, each in facts.objects.items() if key.kind == kind and key.namespace == namespace]
 
 
 def _is_unreleased(pod: PodView) -> bool:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from math import inf
 
+from kedge.api.conditions import is_true
 from kedge.api.quantity import parse_quantity, units
 from kedge.api.views import ResourceQuotaView
 from kedge.api.wellknown import (
     AT_MOST_ONE,
     DEPLOYMENT_KIND,
     DEPLOYMENT_REVISION_HISTORY,
+    DISRUPTION_TARGET,
     HOLD_PREFIX,
     JOB_KIND,
     NAMESPACE_KIND,
@@ -54,6 +56,8 @@ def _repaired(found: ConditionEvidence) -> str:
 
 
 def _unrepaired(found: ConditionEvidence) -> str:
+    if any(is_true(pod.status.conditions, DISRUPTION_TARGET) for pod in found.facts.pods_under(found.of)):
+        return ""  # a pod of a lost node waits for its release, though it counts for nothing any more
     least, most, want = found.least(), found.most(), found.most_wanted
     return "" if least.ready < max(most.active, want) else f"all of {least.ready} replicas are ready"
 

@@ -235,7 +235,7 @@ class _Exchange(msgspec.Struct, eq=False):
             if sender.pushed is not None:
                 sender.begin_pull(sender.pushed)
             else:
-                world.keep(world.loop.spawn_on(process, sender.pump(), f"stream of {route.what}"))
+                world.keep(world.loop.spawn_on(process, sender.pump(), f"stream of {route.what}"), process)
         else:
             self._send_reply(result)
 

@@ -18,6 +18,7 @@ from kedge.errors import check
 from kedge.sim.kernel.fault_registry import BYTES, FAULTS
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.lasting_faults import DELAYS_S
+from kedge.sim.kernel.listening_port import SimServer
 from kedge.sim.kernel.network import RETRANSMIT_S, STALL_S_MAX
 from kedge.sim.kernel.real_io import RealIORefused
 from kedge.sim.kernel.strands import HostProcess
@@ -129,6 +130,10 @@ class SimConnections:
         if end in self._open:
             self._open.remove(end)
 
+    def accepted(self, server: SimServer) -> list[asyncio.Transport]:
+        """The open connections of a listening port, oldest first."""
+        return [end.transport for end in self._open if end.context is server.context]
+
     def _process_died(self, process: HostProcess) -> None:
         for end in [end for end in self._open if end.process is process]:
             end.die()
@@ -171,51 +176,6 @@ def _refuse_unsupported(options: dict[str, Any]) -> None:
         raise RealIORefused("TLS on a simulated connection: use plain bytes here, and pass the TLS layer in as a port")
     if options.get("sock") is not None:
         raise RealIORefused("a real socket on a simulated loop: give a host and a port instead")
-
-
-class SimServer(asyncio.AbstractServer):
-    """A listening port of one process of a host."""
-
-    def __init__(
-        self, wires: SimConnections, factory: Callable[[], Any], host: Host, port: int, context: Context
-    ) -> None:
-        self.factory = factory
-        self.host = host
-        self.port = port
-        self.context = context
-        self.process = host.process
-        self._wires = wires
-        self._serving = True
-        self._closed: asyncio.Future[None] | None = None
-        self.sockets: tuple[Any, ...] = ()
-        """Always empty: there are no real sockets. `port` is the port."""
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def is_serving(self) -> bool:
-        return self._serving
-
-    async def start_serving(self) -> None:
-        self._serving = True
-        self._wires.open(self)
-
-    async def serve_forever(self) -> None:
-        await self.start_serving()
-        self._closed = asyncio.get_running_loop().create_future()
-        try:
-            await self._closed
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        self._serving = False
-        self._wires.unlisten(self)
-        if self._closed is not None and not self._closed.done():
-            self._closed.cancel()
-
-    async def wait_closed(self) -> None:
-        await asyncio.sleep(0)
 
 
 class _End:

@@ -66,7 +66,7 @@ class Host:
         """Start a task on this host. Its failure is a violation of the run."""
         check(self.up, f"host {self.name} is down: restart it first")
         task = self._loop.spawn_on(self.process, work, name)
-        self._world.keep(task)
+        self._world.keep(task, self.process)
         return task
 
     async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -99,7 +99,7 @@ class Host:
 
         def spawn(work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
             task = self._loop.spawn_on(process, work, name)
-            self._world.keep(task)
+            self._world.keep(task, process)
             return task
 
         return spawn

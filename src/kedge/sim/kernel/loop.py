@@ -192,7 +192,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
 
     # -- tasks and futures
 
-    def create_task(  # type: ignore[override]
+    def create_task(  # type: ignore[override, unused-ignore]
         self, coro: Coroutine[Any, Any, _T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[_T]:
         if context is None:

@@ -191,11 +191,17 @@ class Network:
             return
         if lost:
             extra_s += RETRANSMIT_S
+        if world.lineage is not None:
+            arrive = world.lineage.carried(a, b, arrive)
         copies = 1
         if link.duplication > 0 and not resent and world.choices.network.chance(f"duplicate {a}>{b}", link.duplication):
             copies = 2
         while copies:
             copies -= 1
+            if world.deliveries is not None:
+                channel = way if link.ordered else None
+                world.deliveries.put(way, channel, self._arrived, source, target, arrive, what)
+                continue
             quantiles_s = link.latency.quantiles_s
             bound = len(quantiles_s)
             label = self._labels.get(way) or self._label(way)

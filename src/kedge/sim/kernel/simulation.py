@@ -89,6 +89,7 @@ class Simulation:
         self.driver.takes_faults = False
         self._safety: list[tuple[str, Safety]] = []
         self._liveness: list[tuple[str, Liveness]] = []
+        self._explanations: dict[str, Callable[[], str]] = {}
 
     @property
     def faults(self) -> Faults:
@@ -137,6 +138,10 @@ class Simulation:
         """Wait for these in `converge`."""
         self._liveness.extend((name_of(invariant), invariant) for invariant in invariants)
 
+    def explain(self, invariant: Liveness, describe: Callable[[], str]) -> None:
+        """Describe a liveness invariant that does not hold in the report of the failure."""
+        self._explanations[name_of(invariant)] = describe
+
     def commit(self, step: object) -> None:
         """Check the safety invariants on one change. Call it where state is committed, in the same step."""
         for name, invariant in self._safety:
@@ -150,6 +155,8 @@ class Simulation:
                 cause, message = finding
                 self.world.violate(Violation(name, message, cause))
                 return
+        if self.world.lineage is not None:
+            self.world.lineage.committed(self._liveness)
 
     def sometimes(self, name: str, condition: object = True) -> None:
         """Record that a rare state was reached. A hunt reports marks that no seed reached."""
@@ -176,6 +183,14 @@ class Simulation:
 
     # -- phases
 
+    def explore_orders(self) -> None:
+        """Begin an exhaustive search here: from now on messages arrive in every order. Other runs ignore it.
+
+        A program that never calls it is searched from its start.
+        """
+        if self.world.deliveries is not None:
+            self.world.deliveries.explore()
+
     def heal(self) -> None:
         """End the hostile phase: no more faults, whole links, hosts up, unpaused and at speed, a fair schedule.
 
@@ -184,6 +199,8 @@ class Simulation:
         world = self.world
         world.faults.stop()
         world.network.heal()
+        if world.deliveries is not None:
+            world.deliveries.stop()
         for host in list(world.hosts.values()):
             if host.paused:
                 host.resume()
@@ -214,14 +231,20 @@ class Simulation:
                 if self.now_s >= since_s + stays_s:
                     return
             elif since_s is not None and self.now_s >= calm_s:
-                self.violate(behind, f"came true and did not stay true for {stays_s} virtual seconds")
+                self._unmet(behind, f"came true and did not stay true for {stays_s} virtual seconds")
                 return
             elif self.now_s >= deadline_s:
-                self.violate(behind, f"not within {within_s} virtual seconds after the faults stopped")
+                self._unmet(behind, f"not within {within_s} virtual seconds after the faults stopped")
                 return
             else:
                 since_s = None
             await asyncio.sleep(every_s)
+
+    def _unmet(self, name: str, message: str) -> None:
+        describe = self._explanations.get(name)
+        lines = describe() if describe is not None else ""
+        first = lines.partition("\n")[0]
+        self.world.violate(Violation(name, f"{message}: {first}" if first else message, detail=lines))
 
 
 MakeSimulation = Callable[[SimWorld], Any]

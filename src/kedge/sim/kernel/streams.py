@@ -230,8 +230,9 @@ class StreamSender:
         """Send in order. A lost item breaks the stream, so the stream never has a gap."""
         world, network = self._world, self._world.network
         source, target = self._callee.name, self._caller.name
-        due_s = max(world.loop.now + network.latency_s(source, target) + extra_s, self._last_arrival_s)
-        self._last_arrival_s = due_s
+        if world.deliveries is None:
+            due_s = max(world.loop.now + network.latency_s(source, target) + extra_s, self._last_arrival_s)
+            self._last_arrival_s = due_s
         loss = network.link(source, target).loss
         lost = loss > 0 and world.choices.network.chance(f"loss {source}>{target}", loss)
 
@@ -243,7 +244,11 @@ class StreamSender:
             elif self._caller.process is self._processes[0] and self._caller.up:
                 accept(value)
 
-        world.loop.call_at_moment(due_s, arrive)
+        carry = arrive if world.lineage is None else world.lineage.carried(source, target, arrive)
+        if world.deliveries is None:
+            world.loop.call_at_moment(due_s, carry)
+        else:
+            world.deliveries.put((source, target), self, carry)
 
     def call_on_receiver(self, call: Callable[[], None]) -> None:
         loop, process = self._world.loop, self._processes[0]

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from kedge.errors import check
 from kedge.kept import Section
+from kedge.logs import DECISION
 from kedge.sim.kernel.bounds import RunBounds, RunGuard
 from kedge.sim.kernel.calls import Remote
 from kedge.sim.kernel.choices import Choices, Mode, Tape
 from kedge.sim.kernel.connections import SimConnections
+from kedge.sim.kernel.delivery_orders import Deliveries, DeliveryOrders, OrderedLoop
 from kedge.sim.kernel.faults import FaultPlan, Faults
 from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.lineage import LINEAGE, Lineage
 from kedge.sim.kernel.loop import SimLoop
 from kedge.sim.kernel.messages import send_message
 from kedge.sim.kernel.network import Network
@@ -54,16 +58,24 @@ class SimWorld:
         """Called with every event as it is recorded: scripted faults and predicates."""
         self.on_crash: list[Callable[[HostProcess], None]] = []
         """Called with each process that crashed."""
-        self._kept: dict[int, asyncio.Task[Any]] = {}
-        """By `id`, whose order is never used: nothing iterates over it."""
+        self._kept: dict[int, tuple[asyncio.Task[Any], str, str]] = {}
+        """By `id`, whose order is never used: nothing iterates over it. With the host of each task, and the decision
+        that started it."""
         self.under_way: dict[object, None] = {}
         """Calls that are being carried out. They hold their tasks, which a loop does not. Nothing iterates over it. Not
         keyed by `id`, because each `id` call runs the audit hook."""
         self._dead: list[object] = []
-        chooser, self.policy_name = begin_schedule(policy, self.choices)
-        self.faults = Faults(self, faults)
+        name = policy.name if mode is Mode.RECORD else tape.policy
+        orders = DeliveryOrders.of_name(name)
+        searched = LINEAGE if name == LINEAGE.name else orders
+        chooser, self.policy_name = begin_schedule(policy, self.choices) if searched is None else (None, searched.name)
+        self.faults = Faults(self, faults if searched is None else searched)
         self.network = Network(self)
-        self.loop = SimLoop(
+        self.lineage: Lineage | None = None
+        """Follows messages, in a search that cuts them."""
+        self.deliveries = None if orders is None else Deliveries(self, orders)
+        """Messages under way, if their order is chosen. None: each has a latency, and the loop its timer."""
+        self.loop = (SimLoop if self.deliveries is None else OrderedLoop)(
             self.trace,
             self.choices.schedule,
             chooser=chooser,
@@ -73,6 +85,8 @@ class SimWorld:
             host_clock=self.host_clock,
             strand_names={} if name_strands else None,
         )
+        if isinstance(self.loop, OrderedLoop) and self.deliveries is not None:
+            self.loop.deliveries = self.deliveries
         self.context = self.loop.world_context
 
     def _stop(self) -> None:
@@ -108,20 +122,24 @@ class SimWorld:
 
     # -- tasks
 
-    def keep(self, task: asyncio.Task[Any]) -> None:
-        """Hold a task until it ends, and report its failure if it fails."""
-        self._kept[id(task)] = task
+    def keep(self, task: asyncio.Task[Any], process: HostProcess) -> None:
+        """Hold a task of a process until it ends, and report its failure if it fails."""
+        self._kept[id(task)] = task, process.host_name, DECISION.get()
         task.add_done_callback(self._ended, context=self.context)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        del self._kept[id(task)]
+        _, host, decision = self._kept.pop(id(task))
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._unhandled({"message": f"task {task.get_name()} failed", "exception": error, "task": task})
+            where = f"on host {host}" + (f", in decision {decision}" if decision else "")
+            self._unhandled({"message": f"task {task.get_name()} failed", "exception": error, "task": task}, where)
 
-    def _unhandled(self, context: dict[str, Any]) -> None:
+    def _unhandled(self, context: dict[str, Any], where: str = "") -> None:
         error = context.get("exception")
         message = str(context.get("message") or "something failed")
-        self.violate(Violation.of_error("no unhandled error", message, error))
+        if not where:
+            where = f"on host {STRAND.get(self.loop.root).process.host_name}"
+        violation = Violation.of_error("no unhandled error", message, error)
+        self.violate(replace(violation, message=f"{violation.message} ({where})"))
 
     # -- events and violations
 

@@ -27,6 +27,8 @@ class ScenarioVariant(msgspec.Struct, frozen=True):
     """Faults of the swarm strike beside those of the steps."""
     invariants: tuple[str, ...] = ()
     """Invariants beside those of kedge and of the file, as `module:function`."""
+    lenient: bool = False
+    """A step that cannot be done is left out, and an expectation between steps is not judged, as in a hunt."""
 
 
 class KeptScenario(msgspec.Struct, frozen=True):
@@ -42,12 +44,13 @@ class KeptScenario(msgspec.Struct, frozen=True):
     """When the first step began, in virtual seconds."""
     hunted: bool = False
     invariants: tuple[str, ...] = ()
+    lenient: bool = False
     names: dict[str, Key] = {}
     """The names of the story, each with the pattern of its object."""
 
     @property
     def variant(self) -> ScenarioVariant:
-        return ScenarioVariant(self.without, self.hunted, self.invariants)
+        return ScenarioVariant(self.without, self.hunted, self.invariants, self.lenient)
 
 
 def scenario_section(scenario: Scenario, variant: ScenarioVariant, begin_s: float) -> Section:
@@ -60,6 +63,7 @@ def scenario_section(scenario: Scenario, variant: ScenarioVariant, begin_s: floa
         begin_s,
         variant.hunted,
         variant.invariants,
+        variant.lenient,
         dict(scenario.names),
     )
     return Section(SCENARIO, CODEC_VERSION, msgspec.json.encode(kept))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kedge.api.views import PodView
 from kedge.api.wellknown import POD_KIND
 from kedge.sim.cluster.agents import MachineFault
 from kedge.sim.cluster.fault_points import PROBE, PULL, START, STOP
-from kedge.sim.scenario.document import YamlNode, seconds, text
+from kedge.sim.scenario.document import YamlNode, number, seconds, text
 from kedge.sim.scenario.predicates import key_named
 from kedge.sim.scenario.steps import ScenarioState, StepFailed, fault_verb, may, must, quantity
 
@@ -83,6 +84,16 @@ async def kill_process(state: ScenarioState, args: Any) -> None:
     if not pods:
         raise StepFailed(f"{args['of']} has no ready replica: wait for one with `when`")
     state.node(pods[0].spec.node_name).driver.crash_process(pods[0].uid, exit_code=137)
+
+
+@fault_verb("end process", "the processes of a pod end", of=must(key_named), code=may(number, 1))
+async def end_process(state: ScenarioState, args: Any) -> None:
+    """End the processes of a pod with an exit code, wherever it runs."""
+    pod = state.cluster.find(args["of"])
+    name = pod.as_view(PodView).spec.node_name if pod is not None and pod.key.kind == POD_KIND else ""
+    if pod is None or not name:
+        raise StepFailed(f"{args['of']} runs nowhere: wait for it with `when`")
+    state.node(name).driver.crash_process(pod.uid, exit_code=args["code"])
 
 
 @fault_verb("resize node", "the allocatable CPU of a node changes", lasts=True, node=must(text), cpu=must(quantity))

@@ -233,6 +233,20 @@ class RefusalPredicate:
         return "" if any(self.containing in text for text in cluster.script.refused) else "it was not refused"
 
 
+@dataclass(frozen=True, slots=True)
+class NeverPredicate:
+    """Another predicate does not hold."""
+
+    bad: Predicate
+
+    @property
+    def summary(self) -> str:
+        return f"never: {self.bad.summary}"
+
+    def mismatch(self, cluster: ClusterView) -> str:
+        return "" if self.bad.mismatch(cluster) else "it holds"
+
+
 def read_predicate(fields: Fields) -> Predicate:
     """Read the fields of a predicate from a mapping that may have others."""
     subjects = [name for name in ("object", "count", "struck", "refused") if name in fields]

@@ -39,6 +39,7 @@ from kedge.sim.scenario.schema import Expectation, Scenario, ScenarioStep, find_
 from kedge.sim.scenario.scripted_faults import FaultScript, ScriptedCluster
 from kedge.sim.scenario.steps import ScenarioState, StepFailed, namespace_of
 from kedge.sim.scenario.story import StoryLine, story
+from kedge.tasks import gather_ended
 
 OPEN_S_MAX = 120.0
 """How long the nodes may take to register before the first step."""
@@ -182,10 +183,13 @@ class _ScenarioRunner:
         self._sim = sim
         self._scenario = scenario
         self._hunted = variant.hunted
+        self._lenient = variant.hunted or variant.lenient
         self._breaks = {each.breaks for each in scenario.weak if each.name == variant.without}
         self._rules = rules
         self.begin_s = 0.0
         """When setup was complete."""
+        self.taken: dict[int, float] = {}
+        """By the number of a step: when it was taken, in seconds since setup was complete."""
         self._on_step = on_step
         plan = scenario.world
         self.cluster = ScriptedCluster(
@@ -200,6 +204,8 @@ class _ScenarioRunner:
         sim.add_sections(lambda: [scenario_section(scenario, variant, self.begin_s)])
         self._skipped = 0
         """Steps that a fault prevented."""
+        self._beside: list[asyncio.Task[None]] = []
+        """The steps of `meanwhile`."""
         self._waiting: list[tuple[Predicate, asyncio.Event]] = []
         self._state = ScenarioState(self.cluster, User(self.cluster))
 
@@ -215,6 +221,7 @@ class _ScenarioRunner:
             if each.within_s is None:
                 self._sim.check_always(self._always(each))
         cluster_faults = asyncio.ensure_future(ClusterFaults(self.cluster).run()) if self._hunted else None
+        self._beside = [asyncio.ensure_future(self._take_beside(each)) for each in self._scenario.meanwhile]
         done = await self._take_steps()
         if cluster_faults is not None:
             cluster_faults.cancel()
@@ -228,8 +235,11 @@ class _ScenarioRunner:
         for number, step in enumerate(self._scenario.steps):
             if not await self._take(number, step):
                 return False
+        for ended in await gather_ended(*self._beside):
+            if isinstance(ended, BaseException):
+                raise ended
         self._sim.sometimes(ALL_DONE, self._skipped == 0)
-        if self._hunted:
+        if self._lenient:
             await self._heal()
         for each in self._expected:
             if each.within_s is not None and not await self._expect(each):
@@ -288,6 +298,7 @@ class _ScenarioRunner:
         await asyncio.sleep(step.after_s)
         if sim.world.violation is not None:
             return False
+        self.taken[number] = sim.now_s - self.begin_s
         self._on_step(number, step.summary)
         sim.note("step", step.summary)
         if step.expectation is not None:
@@ -299,9 +310,24 @@ class _ScenarioRunner:
             return self._refuse(f"step {number + 1} can be done", f"line {step.line}: {step.summary}: {error}")
         return True
 
+    async def _take_beside(self, step: ScenarioStep) -> None:
+        """A step of `meanwhile`, at its time. A run that departs from the recorded one may have no use for it."""
+        deadline_s = self.begin_s + (step.at_s or 0.0)
+        while self._sim.now_s < deadline_s and self._sim.world.violation is None:  # noqa: ASYNC110
+            await asyncio.sleep(min(SLICE_S, deadline_s - self._sim.now_s))
+        if self._sim.world.violation is not None:
+            return
+        assert step.verb is not None
+        self._sim.note("step", step.summary)
+        try:
+            await step.verb.act(self._state, step.args)
+        except (StepFailed, OperatingError) as error:
+            self._skipped += 1
+            self._sim.note("skipped", f"line {step.line}: {step.summary}: {error}")
+
     def _is_judged(self, expectation: Expectation) -> bool:
         """Whether it counts in this run: in a hunt also the one that the missing safeguard must break."""
-        return expectation.hunted or not self._hunted or expectation.name in self._breaks
+        return expectation.hunted or not self._lenient or expectation.name in self._breaks
 
     async def _take_expectation(self, expectation: Expectation) -> bool:
         """An expectation between steps. While faults of a swarm strike, nothing is promised in time."""
@@ -310,7 +336,7 @@ class _ScenarioRunner:
         if expectation.within_s is None:
             self._sim.check_always(self._always(expectation))
             return True
-        if not self._hunted:
+        if not self._lenient:
             return await self._expect(expectation)
         if await self._wait(expectation.predicate, expectation.within_s):
             self._sim.note("held", expectation.name)
@@ -318,7 +344,7 @@ class _ScenarioRunner:
 
     def _refuse(self, rule: str, why: str) -> bool:
         """A step that cannot be taken fails the run. In a hunt it is left out: a fault may have prevented it."""
-        if not self._hunted:
+        if not self._lenient:
             self._sim.violate(rule, why)
         elif self._sim.world.violation is None:
             self._skipped += 1
@@ -346,7 +372,7 @@ class _ScenarioRunner:
 
     async def _expect(self, expectation: Expectation) -> bool:
         within_s = expectation.within_s or 0.0
-        if self._hunted:  # the effects of faults are still to be repaired
+        if self._lenient:  # the effects of faults are still to be repaired
             within_s += self._scenario.settle_s
         if await self._wait(expectation.predicate, within_s):
             self._sim.note("held", expectation.name)
@@ -374,7 +400,7 @@ class _ScenarioRunner:
         await self._heal()
         expect_settled(self._judge)
         within_s = self._scenario.settle_s
-        if self._hunted:  # effects of drawn faults may still be in flight
+        if self._lenient:  # effects of faults may still be in flight
             await self._sim.converge(within_s=within_s, every_s=1.0, stays_s=LAG_S, unrest_s=LAG_S)
         else:
             await self._sim.converge(within_s=within_s, every_s=1.0, stays_s=5.0)

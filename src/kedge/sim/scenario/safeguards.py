@@ -22,7 +22,7 @@ from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement import predicates
 from kedge.placement.reasons import Misfit, Reason
 from kedge.scheduler import Scheduler
-from kedge.server.service import claims, gang_chunks, gangs, reservations
+from kedge.server.service import binding, claims, gang_chunks, gangs, reservations
 from kedge.sim.zoo.entry import all_entries, entry_named, swap
 
 Patch = Callable[[], AbstractContextManager[None]]
@@ -47,18 +47,28 @@ async def _wait_listed(scheduler: Scheduler, _: Revision) -> None:
 
 @contextmanager
 def _numbered_reservations() -> Iterator[None]:
-    """Each attempt to reserve for a pod creates a reservation with a new name, and a new leader does not wait."""
-    claim, numbers = reservations._claim, count(1)
+    """Each attempt to reserve for a pod creates a reservation with a new name, and a new leader does not wait.
+
+    A bind uses the newest reservation of its pod, so that a run without faults ends well.
+    """
+    claim, plain_key, numbers = reservations._claim, gangs.reservation_key, count(1)
+    newest: dict[str, str] = {}
 
     def numbered_key(namespace: str, name: str) -> Key:
-        key = gangs.reservation_key(namespace, name)
-        return key._replace(name=f"{name}-{next(numbers)}") if name.count("-") == 4 else key  # a uid, not a gang
+        if name.count("-") == 4:  # a uid, not a gang
+            newest[name] = f"{name}-{next(numbers)}"
+        return newest_key(namespace, name)
+
+    def newest_key(namespace: str, name: str) -> Key:
+        return plain_key(namespace, newest.get(name, name))
 
     async def claim_for_any(core: Any, proof: Any, key: Key, spec: Any) -> None:
         await claim(core, proof, key._replace(name=spec.pod.uid), spec)
 
     with (
         swap(gang_chunks, "reservation_key", numbered_key),
+        swap(gangs, "reservation_key", newest_key),
+        swap(binding, "reservation_key", newest_key),
         swap(gang_chunks, "check_object", lambda *_: SimpleNamespace(view=None)),
         swap(reservations, "_claim", claim_for_any),
         swap(Scheduler, "_wait_caches", _wait_listed),

@@ -36,7 +36,7 @@ from kedge.sim.scenario.document import (
     text,
     texts,
 )
-from kedge.sim.scenario.predicates import Predicate, key_named, parse_predicate, read_predicate
+from kedge.sim.scenario.predicates import NeverPredicate, Predicate, key_named, parse_predicate, read_predicate
 from kedge.sim.scenario.safeguards import find_safeguard, safeguards
 from kedge.sim.scenario.steps import VERBS, Verb, policies_named
 from kedge.sim.standard import LIMITS
@@ -142,6 +142,8 @@ class Scenario:
     seed: int
     world: ScenarioWorld
     steps: tuple[ScenarioStep, ...]
+    meanwhile: tuple[ScenarioStep, ...]
+    """Steps beside the others, each at its own time. One that cannot be done is left out."""
     expect: tuple[Expectation, ...]
     weak: tuple[WeakVariant, ...]
     invariants: tuple[str, ...]
@@ -189,6 +191,7 @@ def parse_scenario(content: str, file: str = "scenario.yaml") -> Scenario:
         seed=whole.take("seed", number, 0),
         world=whole.need("world", _world),
         steps=whole.need("steps", lambda part: tuple(_step(each) for each in items(part))),
+        meanwhile=whole.take("meanwhile", lambda part: tuple(_timed_step(each) for each in items(part)), ()),
         expect=whole.take("expect", lambda part: tuple(_expectation(each) for each in items(part)), ()),
         weak=whole.take("weak", lambda part: tuple(_weak_variant(each) for each in items(part)), ()),
         invariants=whole.take("invariants", lambda part: tuple(_invariant(each) for each in items(part)), ()),
@@ -363,21 +366,32 @@ def _step(part: YamlNode) -> ScenarioStep:
     )
 
 
+def _timed_step(part: YamlNode) -> ScenarioStep:
+    step = _step(part)
+    if step.at_s is None or step.expectation is not None:
+        part.fail("a step in `meanwhile` has `at` and a verb other than `expect`: add `at`, or move it to `steps`")
+    return step
+
+
 def _expectation(part: YamlNode) -> Expectation:
     fields = Fields(part, "an expectation")
     predicate = read_predicate(fields)
-    name = fields.take("name", text, "") or predicate.summary
-    always = fields.take("always", flag, False)  # noqa: FBT003
+    name = fields.take("name", text, "")
+    never = fields.take("never", flag, False)  # noqa: FBT003
+    if never:
+        predicate = NeverPredicate(predicate)
+    name = name or predicate.summary
+    always = fields.take("always", flag, False) or never  # noqa: FBT003
     within_s = fields.take("within", seconds, -1.0)
     begins = fields.take("from", _begin, None)
     until = fields.take("until", parse_predicate, None) if "until" in fields else None
     hunted = fields.take("hunt", flag, True)  # noqa: FBT003
     fields.done()
     if always == (within_s >= 0):
-        part.fail("an expectation has either `within: 60s` or `always: true`: keep one")
+        part.fail("an expectation has one of `within: 60s`, `always: true` and `never: true`: keep one")
     for name_of, given in (("from", begins), ("until", until)):
         if given is not None and not always:
-            part.fail(f"`{name_of}` belongs to `always: true`: remove it, or add that")
+            part.fail(f"`{name_of}` belongs to `always: true` and `never: true`: remove it, or add either")
     return Expectation(
         name=name,
         predicate=predicate,

@@ -18,7 +18,7 @@ from kedge.sim.kernel.violations import Violation
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-PARTS = ("service", "runtime", "workloads", "nodes", "rollouts", "repairs")
+PARTS = ("service", "runtime", "workloads", "nodes", "rollouts", "repairs", "costs")
 KEPT: dict[str, ZooEntry] = {}
 """Every declared entry, by name, in order."""
 

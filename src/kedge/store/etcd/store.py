@@ -31,6 +31,7 @@ from kedge.store.etcd.transactions import MetaEntry, explain_failure, meta_entry
 from kedge.store.etcd.transport import COMPACT, COMPACTED, RANGE, TXN, EtcdTransport, NotSent, RevisionError, Unanswered
 from kedge.store.etcd.watch import CatchUp, EtcdWatch
 from kedge.store.feed import Feed, FeedWatch
+from kedge.tasks import gather_ended
 
 _log = logging.getLogger(__name__)
 
@@ -319,7 +320,7 @@ class EtcdStore:
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await gather_ended(*tasks)
         for watch in tuple(self._catch_ups):
             watch.close()
         self.feed.close()

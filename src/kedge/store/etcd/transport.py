@@ -20,6 +20,7 @@ from kedge.env import Env
 from kedge.errors import BadRequest, Misconfigured, OperatingError, OutcomeUnknown, TooLarge, Unavailable
 from kedge.store.etcd import messages as m
 from kedge.store.etcd.access import EtcdLogin, EtcdTls, parse_endpoints
+from kedge.tasks import gather_ended
 
 _OPTIONS = [
     ("grpc.enable_retries", 0),  # a hidden retry would hide an unknown outcome
@@ -236,7 +237,7 @@ class EtcdTransport:
         if not self._troubled or len(self._members) == 1:
             return
         probes = (self._attempt_once(each, STATUS, m.StatusRequest(), _PROBE_S) for each in self._members)
-        answers = await asyncio.gather(*probes, return_exceptions=True)
+        answers = await gather_ended(*probes)
         for member, answer in zip(self._members, answers, strict=True):
             member.suspect = isinstance(answer, BaseException)
         self._troubled = False

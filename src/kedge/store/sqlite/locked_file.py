@@ -55,7 +55,8 @@ def open_file(
         check_header(path)
         _check_writable(path)
         evidence = _LogEvidence(missing_commits(log_of(path)), _checkpointed(path))
-        db = sqlite3.connect(path, timeout=0, isolation_level=None, factory=connection)
+        # The store's own thread uses it too, one call at a time.
+        db = sqlite3.connect(path, timeout=0, isolation_level=None, factory=connection, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:
         raise wrapped(error, path) from error
     _held[id(db)] = held

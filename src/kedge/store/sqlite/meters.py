@@ -12,14 +12,10 @@ class StoreMeters:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.sync_seconds = metrics.histogram(
-            "kedge_store_sync_seconds", "Time for which one sync blocked the event loop"
-        )
+        self.sync_seconds = metrics.histogram("kedge_store_sync_seconds", "Time to write and sync one group of commits")
         self.sync_ops = metrics.gauge("kedge_store_sync_ops", "Writes that shared the last sync")
         self.sync_bytes = metrics.gauge("kedge_store_sync_bytes", "Bytes that shared the last sync")
-        self.checkpoint_seconds = metrics.histogram(
-            "kedge_store_checkpoint_seconds", "Time for which one checkpoint blocked the event loop"
-        )
+        self.checkpoint_seconds = metrics.histogram("kedge_store_checkpoint_seconds", "Duration of one checkpoint")
         self.wal_pages = metrics.gauge("kedge_store_wal_pages", "Pages in the write-ahead log at the last checkpoint")
         self.backup_seconds = metrics.histogram("kedge_store_backup_seconds", "Duration of a backup")
 

@@ -1,7 +1,7 @@
 """A store in one SQLite file. Reads are from memory; the file is the log, written before a commit is acknowledged.
 
-Group commit on the event loop: commits that arrive together share one transaction and one sync. There is
-no writer thread: it would starve on the interpreter lock; `docs/decisions/0005` has the measurements.
+Group commit: commits that arrive together share one transaction and one sync, for which the event loop waits unless
+the disk stalls. Memory has only durable versions whenever the loop runs: `docs/decisions/0005` and `0070`.
 """
 
 from __future__ import annotations
@@ -9,26 +9,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from kedge.env import Env
-from kedge.errors import (
-    Conflict,
-    Fenced,
-    OperatingError,
-    OutcomeUnknown,
-    TooManyRequests,
-    Unavailable,
-    check,
-)
+from kedge.errors import Conflict, Fenced, OperatingError, OutcomeUnknown, TooManyRequests, Unavailable, check
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.backup import StoreExport, sliced
 from kedge.store.contract import (
-    Change,
     Check,
     DeleteKey,
     Entry,
@@ -44,8 +34,10 @@ from kedge.store.encryption import ValueCipher
 from kedge.store.feed import Feed
 from kedge.store.sqlite import file
 from kedge.store.sqlite.alarms import Alarms
-from kedge.store.sqlite.checksums import StoredRow
+from kedge.store.sqlite.checkpoints import Checkpoints
+from kedge.store.sqlite.commit_group import CommitGroup, CommitRequest
 from kedge.store.sqlite.disk_reserve import DiskReserve
+from kedge.store.sqlite.disk_thread import DiskCall, DiskThread
 from kedge.store.sqlite.failures import disk_full, is_full, raise_at_open, wrapped
 from kedge.store.sqlite.held_file import HeldFile
 from kedge.store.sqlite.locked_file import OpenedFile, close_file, open_file
@@ -53,24 +45,10 @@ from kedge.store.sqlite.meters import StoreMeters
 from kedge.store.sqlite.revision_mark import RevisionMark
 from kedge.store.sqlite.sweep import Sweeper
 from kedge.store.versions import Versions
+from kedge.tasks import gather_ended
 
 _TURNS = 2
 """Turns of the loop that a sync waits for other commits: a request is read in one turn and handled in the next."""
-
-
-class _Request(msgspec.Struct, frozen=True):
-    """A commit that waits for its sync."""
-
-    checks: Sequence[Check]
-    writes: Sequence[Write]
-    fence: Fence | None
-    origin: Origin
-    size: int
-    answer: asyncio.Future[Revision]
-
-
-_Applied = tuple[Revision, Sequence[Change], Collection[Key]]
-"""A commit that is in memory and not yet in the file: revision, changes, `latest_only` keys."""
 
 
 class SqliteStore:
@@ -93,9 +71,10 @@ class SqliteStore:
         if opened.lost:
             self._alarms.raise_alarm("commits lost", opened.lost)
         self._held = HeldFile(env, path, opened.identity)
-        self._sweeper = Sweeper(env, db, self._feed, self._alarms, swept=facts.swept)
+        self._disk = DiskThread(env, f"disk of {path.name}")
+        self._sweeper = Sweeper(env, db, self._feed, self._disk, self._alarms, swept=facts.swept)
         self._sweeping: asyncio.Task[None] | None = None
-        self._pending: deque[_Request] = deque()
+        self._pending: deque[CommitRequest] = deque()
         self._flush_due = False
         self._closed = ""  # why the store serves nothing more; empty while it is open
         self._ops_largest = 0
@@ -104,8 +83,8 @@ class SqliteStore:
         self._conflicts = 0
         self._sync_s_max = 0.0
         self._page_bytes = file.page_bytes(db)
-        self._wal_pages = 0  # an upper estimate; a checkpoint measures it
         self._meters = StoreMeters(env.metrics)
+        self._checkpoints = Checkpoints(env, path, db, self._disk, self._alarms, self._meters)
         self._meters.read(self._pending.__len__, lambda: self._ops_largest, lambda: self._bytes_largest)
         # Last: an error before this leaves no file beside the store, and no descriptor open.
         self._reserve = DiskReserve(env, path, lambda: file.free_bytes(db))
@@ -160,7 +139,7 @@ class SqliteStore:
             raise TooManyRequests(f"{len(self._pending)} commits already wait for the disk: try again later")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Revision] = loop.create_future()
-        self._pending.append(_Request(checks, writes, fence, origin, size, answer))
+        self._pending.append(CommitRequest(checks, writes, fence, origin, size, answer))
         ops = len(checks) + len(writes)
         if ops > self._ops_largest:
             self._ops_largest = ops
@@ -178,6 +157,9 @@ class SqliteStore:
         asyncio.get_running_loop().call_soon(*((self._flush_later, turns - 1) if turns > 1 else (self._flush_soon,)))
 
     def _flush_soon(self) -> None:
+        if self._disk.busy:
+            self._disk.when_free(self._flush_soon)
+            return
         self._flush_due = False
         if not self._closed and (moved := self._held.moved()):
             self._break(f"{moved}; commits are no longer accepted: put it back or restore a backup, then start again")
@@ -185,16 +167,20 @@ class SqliteStore:
             return
         self._flush(self._take_batch())
         loop = asyncio.get_running_loop()
-        if self._wal_pages >= self._limits.wal_pages_max:
+        if self._checkpoints.is_due:
             loop.call_soon(self._checkpoint)  # after the callers that were just answered
         if self._pending:
             self._flush_due = True
             loop.call_soon(self._flush_soon)
 
-    def _take_batch(self) -> list[_Request]:
+    def _checkpoint(self) -> None:
+        if not self._closed:
+            self._checkpoints.start()
+
+    def _take_batch(self) -> list[CommitRequest]:
         """The commits of the next sync: all that wait, within bounds, and at least one."""
         pending, ops_max, bytes_max = self._pending, self._limits.sync_ops_max, self._limits.sync_bytes_max
-        batch: list[_Request] = []
+        batch: list[CommitRequest] = []
         ops = size = 0
         while pending:
             request = pending[0]
@@ -205,97 +191,89 @@ class SqliteStore:
             batch.append(pending.popleft())
         return batch
 
-    def _flush(self, batch: list[_Request]) -> None:
+    def _flush(self, batch: list[CommitRequest]) -> None:
         """Settle a batch. On any failure every caller gets an answer, and only one that is certain."""
+        group = CommitGroup(batch)
+        with self._in_doubt(group):
+            self._prove(group)
+            if group.applied:
+                self._write(group)
+            else:
+                self._conflicts += group.lost
+                group.answer()
+
+    @contextmanager
+    def _in_doubt(self, group: CommitGroup) -> Iterator[None]:
         try:
-            outcomes = self._settle(batch)
+            yield
         except BaseException as error:
             self._break(f"a bug in the store ({error!r}) left it in doubt: open it again, and report this")
-            for request in batch:
-                if not request.answer.done():
-                    request.answer.set_exception(OutcomeUnknown(f"{self._closed}; read before anything else"))
+            group.fail(OutcomeUnknown(f"{self._closed}; read before anything else"))
             raise
-        for request, outcome in zip(batch, outcomes, strict=True):
-            answer = request.answer
-            if answer.done():
-                pass  # the caller was cancelled; its commit stands
-            elif isinstance(outcome, int):
-                answer.set_result(outcome)
-            else:
-                answer.set_exception(outcome)
 
-    def _settle(self, batch: list[_Request]) -> Sequence[Revision | Exception]:
-        """Prove and apply each request in order, make them durable together, and only then publish."""
+    def _prove(self, group: CommitGroup) -> None:
+        """Prove and apply each request in order: later ones see earlier ones."""
         versions = self._versions
         revision = self._feed.revision
-        outcomes: list[Revision | Exception] = []
-        applied: list[_Applied] = []
-        lost = 0
         tight = self._reserve.is_tight()
-        for request in batch:
+        for request in group.requests:
             writes = request.writes
             try:
                 versions.prove(request.checks, writes, request.fence)
                 if tight:
                     self._check_growth(writes)
             except Exception as error:  # noqa: BLE001  a request that makes no sense fails alone
-                outcomes.append(error)
-                lost += isinstance(error, Conflict | Fenced)
+                group.outcomes.append(error)
+                group.lost += isinstance(error, Conflict | Fenced)
                 continue
             if writes:
                 revision += 1
-                applied.append((revision, versions.apply(writes, revision, request.origin), latest_only_keys(writes)))
-            outcomes.append(revision)
-        if applied:
-            failure = self._write(applied, sum(request.size for request in batch))
-            if failure is None:
-                self._feed.publish_all(applied)
-                self._commits += len(applied)
-            else:
-                # Conflicts too: some are with commits of this batch, which do not exist. Each caller gets an error
-                # of its own: one raised by many tasks would accumulate all their tracebacks.
-                return [type(failure)(failure.message) for _ in batch]
-        self._conflicts += lost
-        return outcomes
+                changes = versions.apply(writes, revision, request.origin)
+                group.applied.append((revision, changes, latest_only_keys(writes)))
+            group.outcomes.append(revision)
 
-    def _write(self, applied: Sequence[_Applied], size: int) -> OperatingError | None:
-        """Make the batch durable. If that fails, undo it in memory and return the error for its callers."""
-        rows = [file.row_of(change, seq) for _, changes, _ in applied for seq, change in enumerate(changes)]
-        if self._cipher is not None and self._cipher.sealed_kinds:
-            file.seal_rows(rows, self._cipher)
-        replaced = [
-            (*file.place_of(change.previous), file.id_of(revision, seq))
-            for revision, changes, latest_only in applied
-            if latest_only
-            for seq, change in enumerate(changes)
-            if change.previous is not None and change.key in latest_only
-        ]
-        started = self._env.monotonic()
-        failed = self._write_rows(rows, replaced)
-        if failed is not None and is_full(failed[0]) and self._reserve.give_up():
-            self._alarms.raise_alarm("reserve given up", f"{disk_full(self._path)}; its reserve is in use")
-            if self._rolled_back():
-                failed = self._write_rows(rows, replaced)
-        if failed is not None:
-            return self._unwritten(failed[0], applied, committing=failed[1])
-        self._mark.write(applied[-1][0])
-        self._synced(self._env.monotonic() - started, len(rows), size, len(replaced))
-        return None
-
-    def _write_rows(self, rows: Sequence[StoredRow], replaced: Sequence[Any]) -> tuple[Exception, bool] | None:
-        """Write and sync. Returns the error, if there is one, and whether it came from the commit itself."""
-        db, committing = self._db, False
+    def _write(self, group: CommitGroup) -> None:
+        """Make the group durable. If the disk stalls, memory has none of it until the sync ends."""
+        group.make_rows(self._cipher)
+        group.began_s = self._env.monotonic()
         try:
-            db.execute("BEGIN")
-            db.executemany(file.INSERT_VERSION, rows)
-            if replaced:
-                db.executemany(file.INHERIT_PREVIOUS, replaced)
-                db.executemany(file.DELETE_VERSION, [each[:5] for each in replaced])
-            committing = True
-            db.execute("COMMIT")
+            group.insert(self._db)
         except Exception as error:  # noqa: BLE001  whatever it was, memory and file must agree afterwards
-            return error, committing
-        return None
+            self._written(group, error, committing=False)
+            return
+        call = self._disk.run(partial(self._db.execute, "COMMIT"))
+        if call.ended:
+            self._written(group, call.error, committing=True)
+            return
+        for _, changes, _ in reversed(group.applied):
+            self._versions.undo(changes)
+        call.on_end = partial(self._written_late, group, call)
+
+    def _written_late(self, group: CommitGroup, call: DiskCall) -> None:
+        with self._in_doubt(group):
+            for _, changes, _ in group.applied:
+                self._versions.redo(changes)
+            self._written(group, call.error, committing=True)
+
+    def _written(self, group: CommitGroup, error: BaseException | None, *, committing: bool) -> None:
+        """Publish and answer, or undo and give every caller the error."""
+        applied = group.applied
+        if error is not None:
+            if not isinstance(error, Exception):
+                raise error
+            if is_full(error) and self._reserve.give_up():
+                self._alarms.raise_alarm("reserve given up", f"{disk_full(self._path)}; its reserve is in use")
+                if self._rolled_back():
+                    self._write(group)
+                    return
+            group.fail(self._unwritten(error, group, committing=committing))
+            return
+        self._mark.write(applied[-1][0])
+        self._synced(group)
+        self._feed.publish_all(applied)
+        self._commits += len(applied)
+        self._conflicts += group.lost
+        group.answer()
 
     def _rolled_back(self) -> bool:
         try:
@@ -316,7 +294,7 @@ class SqliteStore:
                 " free some space, or delete objects"
             )
 
-    def _unwritten(self, error: Exception, applied: Sequence[_Applied], *, committing: bool) -> OperatingError:
+    def _unwritten(self, error: Exception, group: CommitGroup, *, committing: bool) -> OperatingError:
         """Handle a failed write. Continue if it is certain that nothing was written; otherwise stop serving."""
         # A full disk fails before the log's commit mark is written, so the outcome is certain even in COMMIT.
         certain = (not committing or is_full(error)) and self._rolled_back()
@@ -325,47 +303,26 @@ class SqliteStore:
                 f"a sync of {self._path} failed ({error}) and may or may not have been written: open the store again"
             )
             return OutcomeUnknown(f"a sync of {self._path} failed ({error}): read before anything else")
-        for _, changes, _ in reversed(applied):
+        for _, changes, _ in reversed(group.applied):
             self._versions.undo(changes)
         failure = wrapped(error, self._path)
         self._alarms.raise_alarm("write failed", f"commits fail: {failure}")
         return Unavailable(f"nothing was written: {failure}")
 
-    def _synced(self, held: float, rows: int, size: int, replaced: int) -> None:
+    def _synced(self, group: CommitGroup) -> None:
+        took_s, rows, size = self._env.monotonic() - group.began_s, len(group.rows), group.size
         # A row holds its key and origin beside its value; a transaction adds a few pages.
-        self._wal_pages += (size + 200 * rows) // self._page_bytes + 3 + replaced
-        self._meters.sync_seconds.observe(held)
+        self._checkpoints.count((size + 200 * rows) // self._page_bytes + 3 + len(group.replaced))
+        self._meters.sync_seconds.observe(took_s)
         self._meters.sync_ops.set(rows)
         self._meters.sync_bytes.set(size)
-        if held > self._sync_s_max:
-            self._sync_s_max = held
-        if held > self._limits.sync_hold_s_alarm:
+        if took_s > self._sync_s_max:
+            self._sync_s_max = took_s
+        if took_s > self._limits.sync_hold_s_alarm:
             self._alarms.raise_alarm(
-                "sync held the loop",
-                f"a sync of {rows} writes blocked the event loop for {held:.3f} s"
+                "sync slow",
+                f"a sync of {rows} writes took {took_s:.3f} s, and other commits waited for it"
                 f" (alarm at {self._limits.sync_hold_s_alarm} s): use a faster disk",
-            )
-
-    def _checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move the log into the database, so that it stays short. Runs after the answers, which do not wait for it."""
-        if self._closed and mode == "PASSIVE":
-            return
-        started = self._env.monotonic()
-        try:
-            _, pages, moved = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        except sqlite3.Error as error:
-            self._wal_pages = 0  # retry after as many pages again; the log keeps everything until then
-            self._alarms.raise_alarm("checkpoint failed", f"a checkpoint of {self._path} failed: {error}")
-            return
-        held = self._env.monotonic() - started
-        self._wal_pages = max(0, pages - moved)
-        self._meters.wal_pages.set(pages)
-        self._meters.checkpoint_seconds.observe(held)
-        if held > self._limits.sync_hold_s_alarm:
-            self._alarms.raise_alarm(
-                "checkpoint held the loop",
-                f"a checkpoint of {moved} pages blocked the event loop for {held:.3f} s"
-                f" (alarm at {self._limits.sync_hold_s_alarm} s): lower wal_pages_max, or use a faster disk",
             )
 
     # -- reads -------------------------------------------------------------------------------------
@@ -433,13 +390,13 @@ class SqliteStore:
         return StoreExport("sqlite", self.incarnation, self._feed.revision, slices)
 
     async def scrub(self) -> None:
-        """Rewrite the file without its free pages, which may hold parts of deleted versions. Blocks the event loop."""
+        """Rewrite the file without its free pages, which may hold parts of deleted versions. Commits wait for it."""
         self._check_open()
         try:
-            self._db.execute("VACUUM")
+            await self._disk.call(partial(self._db.execute, "VACUUM"))
         except sqlite3.Error as error:
             raise wrapped(error, self._path) from error
-        self._checkpoint("TRUNCATE")
+        await self._checkpoints.finish()
 
     def _stored(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Entries as the file has them, for a copy of it."""
@@ -467,20 +424,31 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Settle waiting commits first, then move the log into the database, so that one file holds everything."""
-        while self._pending and not self._closed:
-            self._flush(self._take_batch())
+        await self._settled()
         if self._sweeping is not None:
             task, self._sweeping = self._sweeping, None
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await gather_ended(task)
+        await self._settled()
         if not self._closed:
-            while self._pending:
-                self._flush(self._take_batch())
             self._closed = "the store is closed: open it again"
             self._feed.close()
-            self._checkpoint("TRUNCATE")
-            close_file(self._db)
-            self._mark.close()
+            try:
+                await self._checkpoints.finish()
+            finally:
+                self._release()
+
+    async def _settled(self) -> None:
+        """Settle the commits that wait, and the one that is under way."""
+        while not self._closed and (self._pending or self._disk.busy):
+            await self._disk.free()
+            if self._pending and not self._closed:
+                self._flush(self._take_batch())
+
+    def _release(self) -> None:
+        self._disk.stop()
+        close_file(self._db)
+        self._mark.close()
 
     def _break(self, why: str) -> None:
         """Stop serving: memory and file may differ."""
@@ -491,8 +459,7 @@ class SqliteStore:
             answer = self._pending.popleft().answer
             if not answer.done():
                 answer.set_exception(Unavailable(f"nothing was written: {why}"))
-        close_file(self._db)
-        self._mark.close()
+        self._release()
 
     def _check_open(self) -> None:
         if self._closed:

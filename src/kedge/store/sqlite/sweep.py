@@ -15,29 +15,31 @@ from kedge.errors import Unavailable
 from kedge.keys import NO_REVISION, Revision
 from kedge.store.feed import Feed
 from kedge.store.sqlite.alarms import Alarms
-from kedge.store.sqlite.file import DELETE_VERSION, ids_of, set_facts
+from kedge.store.sqlite.checksums import is_sound
+from kedge.store.sqlite.disk_thread import DiskThread
+from kedge.store.sqlite.file import DELETE_VERSION, ids_of, not_sound, set_facts
 
-_ROWS = """
-SELECT id, kind, namespace, name, previous, value IS NULL FROM versions
-WHERE id > ? AND id <= ? ORDER BY id LIMIT ?
-"""
+_ROWS = "SELECT * FROM versions WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
 
 
 class Sweeper:
     """Advances `swept`, the id up to which rows have been read, to the feed's compacted revision."""
 
-    def __init__(self, env: Env, db: sqlite3.Connection, feed: Feed, alarms: Alarms, *, swept: int) -> None:
+    def __init__(
+        self, env: Env, db: sqlite3.Connection, feed: Feed, disk: DiskThread, alarms: Alarms, *, swept: int
+    ) -> None:
         self._env = env
         self._limits = env.limits
         self._db = db
         self._feed = feed
+        self._disk = disk
         self._alarms = alarms
         self._swept = swept
         self._turn = asyncio.Lock()
         self._marks: deque[tuple[float, Revision]] = deque()  # times and revisions, oldest first
         self._ran_at = env.monotonic()
         self._seconds = env.metrics.histogram(
-            "kedge_store_compaction_seconds", "Time for which one slice of a compaction blocked the event loop"
+            "kedge_store_compaction_seconds", "Time to select and delete one slice of a compaction"
         )
         self._age = env.metrics.gauge("kedge_store_history_age_seconds", "Age of the oldest version in history")
 
@@ -70,7 +72,8 @@ class Sweeper:
             while self._swept < ids_of(self._feed.compacted)[1]:
                 if self._feed.closed:
                     raise Unavailable("the store was closed")
-                self._slice()
+                await self._disk.free()
+                await self._slice()
                 await asyncio.sleep(0)
             self._ran_at = self._env.monotonic()
         if (took := self._ran_at - started) > self._limits.compact_every_s:
@@ -87,35 +90,51 @@ class Sweeper:
             return ""
         return f"no compaction has finished for {idle:.0f} s; one is due every {self._limits.compact_every_s} s"
 
-    def _slice(self) -> None:
+    async def _slice(self) -> None:
         started = self._env.monotonic()
         db, last = self._db, ids_of(self._feed.compacted)[1]
         try:
             rows = db.execute(_ROWS, (self._swept, last, self._limits.compact_rows_max)).fetchall()
+            for row in rows:
+                if not is_sound(row):  # its key or its predecessor may be another's: nothing is deleted by it
+                    raise Unavailable(
+                        f"{not_sound(row)}: list the damage with `kedge store check`, or restore a backup"
+                    )
             reached = rows[-1][0] if len(rows) == self._limits.compact_rows_max else last
             db.execute("BEGIN")
             db.executemany(
                 DELETE_VERSION,
                 [
                     (*ids_of(abs(previous)), name, namespace, kind)
-                    for _, kind, namespace, name, previous, _ in rows
+                    for _, kind, namespace, name, _, previous, *_ in rows
                     if previous
                 ],
             )
-            db.executemany("DELETE FROM versions WHERE id = ?", [(row[0],) for row in rows if row[5]])
+            db.executemany("DELETE FROM versions WHERE id = ?", [(row[0],) for row in rows if row[8] is None])
             set_facts(db, {"compacted": self._feed.compacted, "swept": reached})
-            db.execute("COMMIT")
+            await self._disk.call(self._commit)
         except sqlite3.Error as error:
             # Memory does not depend on this, so the store serves on either way.
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            self._roll_back()
             raise Unavailable(f"a compaction could not be written: {error}") from error
         self._swept = reached
         held = self._env.monotonic() - started
         self._seconds.observe(held)
         if held > self._limits.sync_hold_s_alarm:
             self._alarms.raise_alarm(
-                "compaction held the loop",
-                f"one slice of a compaction blocked the event loop for {held:.3f} s"
+                "compaction slice slow",
+                f"one slice of a compaction took {held:.3f} s, and commits waited for it"
                 f" (alarm at {self._limits.sync_hold_s_alarm} s): lower compact_rows_max, or use a faster disk",
             )
+
+    def _commit(self) -> None:
+        """In the thread. It leaves no transaction open: the next use of the connection may be a commit's."""
+        try:
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")

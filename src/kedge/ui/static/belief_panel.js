@@ -43,22 +43,24 @@ export class BeliefPanel {
     }
     this.select.value = belief.component;
     this.marked(belief.caches);
-    const text = JSON.stringify(belief.caches);
+    const text = JSON.stringify([belief.component, belief.ended, belief.caches]);
     if (text === this.#shown) return; // nothing to draw: no flicker
     this.#shown = text;
     const differing = belief.caches.filter((each) => !each.heartbeats && each.objects.some((row) => row.certain));
     const since = belief.caches.filter((each) => !each.heartbeats && !differing.includes(each) && each.objects.length);
     const beats = belief.caches.filter((each) => each.heartbeats && each.objects.length);
     const rest = belief.caches.filter((each) => !each.objects.length);
+    const open = new Set([...this.content.querySelectorAll("details[open]")].map((each) => each.dataset.name));
+    const details = (name, ...parts) => el("details", { class: "quiet-caches", "data-name": name, open: open.has(name) }, ...parts);
     fill(this.facts, factsOf(belief, differing));
     fill(this.content,
       differing.map((each) => this.#cache(each, belief, true)),
-      since.length ? el("details", { class: "quiet-caches" },
+      since.length ? details("since",
         el("summary", {}, `${count(since.length, "cache lacked", "caches lacked")} writes at the last known moment, or had writes to come`),
         el("p", { class: "muted" }, "These may have arrived by now: the records do not tell when."),
         since.map((each) => this.#cache(each, belief, false))) : null,
-      beats.length ? el("details", { class: "quiet-caches" }, el("summary", {}, "heartbeats: renewed all the time, so some are always on the way"), beats.map((each) => this.#cache(each, belief, false))) : null,
-      rest.length ? el("details", { class: "quiet-caches" },
+      beats.length ? details("beats", el("summary", {}, "heartbeats: renewed all the time, so some are always on the way"), beats.map((each) => this.#cache(each, belief, false))) : null,
+      rest.length ? details("rest",
         el("summary", {}, `${count(rest.length, "other cache agrees", "other caches agree")} with the store, or ${rest.length === 1 ? "is" : "are"} not known yet`),
         el("ul", {}, rest.map((each) => el("li", {}, `${each.cache}: ${each.known ? `${count(each.same, "object", "objects")} at revision ${each.known.revision}` : "not known at this point"}`)))) : null);
   }
@@ -100,11 +102,13 @@ function valueText(value) {
 
 function optionText(component) {
   const names = component.controllers.filter((each) => !component.name.startsWith(each));
-  return names.length ? `${component.name} (${names.join(", ")})` : component.name;
+  const ended = component.ended === null ? "" : ` ✕ crashed at ${clock(component.ended)}`;
+  return `${names.length ? `${component.name} (${names.join(", ")})` : component.name}${ended}`;
 }
 
 function factsOf(belief, differing) {
   if (!belief.component) return "The records have no received logs: the content of caches is not known.";
+  if (belief.ended !== null) return el("span", {}, el("span", { class: "badge" }, "✕ ended"), ` ${belief.component} crashed at ${clock(belief.ended)}: its caches are gone. Choose another component, or an earlier point.`);
   if (!belief.caches.some((each) => each.known)) return `No decision of ${belief.component} shows its caches before this point.`;
   if (!differing.length) return el("span", {}, el("span", { class: "badge ok" }, "= agrees"), ` No belief of ${belief.component} is known to be false at this point.`);
   const rows = differing.reduce((sum, each) => sum + each.objects.filter((row) => row.certain).length, 0);

@@ -93,7 +93,7 @@ export class Detail {
       this.#part("When", this.#facts([
         ["began", this.#link(`${clock(found.t)}`, () => this.app.go({ rev: "", t: String(found.t) }), "go to this moment")],
         ["took", seconds(found.tookSeconds)], ["in the queue", seconds(found.waitedSeconds)], ["delayed", found.delayedSeconds ? seconds(found.delayedSeconds) : ""],
-        ["attempt", found.attempt], ["generation", found.generation], ["fence", found.fence], ["result", `${found.result || found.kept}${found.requeueSeconds ? `, again in ${seconds(found.requeueSeconds)}` : ""}`], ["kept", found.kept], ["part of", found.partOf]])),
+        ["attempt", found.attempt], ["generation", found.generation], ["fence", found.fence], ["result", `${found.result || found.kept}${found.requeueSeconds ? `, again in ${seconds(found.requeueSeconds)}` : ""}`], ["kept", found.kept], ["part of", found.partOf ? el("button", { type: "button", class: "link", onclick: () => this.app.openDecision(found.partOf) }, found.partOf) : ""]])),
       this.#part("Why it ran", cause ? el("p", {}, "because of ", this.#link(cause.text, () => this.app.toCause())) : el("p", { class: "muted" }, "no write is known that woke it"),
         el("ul", {}, found.wokenBy.map((each) => el("li", {}, `${each.what}${each.writer ? `, by ${each.writer}` : ""}`)))),
       found.scheduling ? this.#scheduling(found, id) : null,
@@ -173,7 +173,8 @@ export class Detail {
     const { point } = this.app;
     const parameters = { key, revision: point.revision, t: point.t };
     const [found, why] = await Promise.all([get("object", parameters), get("why", parameters).catch((error) => ({ failed: error.message }))]);
-    const last = [...found.decisions].reverse().map((id) => this.app.model.byId.get(id)).find((row) => row && row.t <= point.t);
+    const past = [...found.decisions].reverse().map((id) => this.app.model.byId.get(id)).filter((row) => row && row.t <= point.t);
+    const last = past.find((row) => row.outcome !== "nothing") ?? past[0]; // the one that a person looks for
     return [
       this.#head(keyText(key), found.object ? `${key} at revision ${found.revision}` : `${key}: not there at this point`),
       why.failed ? el("p", { class: "muted" }, why.failed) : [

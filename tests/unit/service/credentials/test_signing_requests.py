@@ -78,6 +78,9 @@ async def test_an_agent_with_a_token_gets_its_certificate_in_the_reply(tmp_path:
     assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     found.verify_directly_issued_by(authority)
+    named = found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    assert named.key_identifier == own.digest, "strict clients require it"
 
 
 @asynchronous

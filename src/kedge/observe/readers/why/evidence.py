@@ -15,6 +15,7 @@ from kedge.api.wellknown import NODE_KIND
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.observe.readers.audited_requests import AuditedRequest
 from kedge.observe.readers.coverage import coverage_text, with_audit
+from kedge.observe.readers.moments import Moment, objects_at, recording_at
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.why.condition_writes import ConditionLookup, write_in_history
 from kedge.observe.records import CacheMark, CoverageRecord, Decision, KeptTotals, call_ended
@@ -67,6 +68,9 @@ class ClusterEvidence:
     _by_kind: dict[str, list[Object]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The objects of each kind, by key; filled when one is first asked for."""
 
+    _by_owner: dict[str, list[Object]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The objects that have each uid among their owners; filled likewise."""
+
     def of_kind(self, kind: str) -> list[Object]:
         by_kind = self._by_kind
         if not by_kind:
@@ -75,12 +79,24 @@ class ClusterEvidence:
         return by_kind.get(kind, [])
 
     def owned(self, kind: str, uids: set[str]) -> list[Object]:
-        """Objects of `kind` that one of these objects controls."""
-        return [
-            each
-            for each in self.of_kind(kind)
-            if any(owner.controller and owner.uid in uids for owner in each.metadata.owner_references)
-        ]
+        """Objects of `kind` that one of these objects controls, by key."""
+        found = {
+            each.key: each
+            for uid in uids
+            for each in self.dependents(uid)
+            if each.key.kind == kind
+            and any(owner.controller and owner.uid == uid for owner in each.metadata.owner_references)
+        }
+        return [found[key] for key in sorted(found)]
+
+    def dependents(self, uid: str) -> list[Object]:
+        """Objects that have this one among their owners."""
+        by_owner = self._by_owner
+        if not by_owner:
+            for each in self.objects.values():
+                for owner in each.metadata.owner_references:
+                    by_owner.setdefault(owner.uid, []).append(each)
+        return by_owner.get(uid, [])
 
     def about(self, key: Key, uid: str = "") -> list[Decision]:
         """Decisions about one incarnation of an object, oldest first."""
@@ -147,25 +163,23 @@ def recorded_writes(recording: Recording) -> Mapping[Key, Sequence[RecordedWrite
     return found
 
 
-def evidence_of(recording: Recording, *, revision: Revision | None = None) -> ClusterEvidence:
-    """The evidence at the end of a recording, or when the store was at `revision`."""
+def evidence_of(
+    recording: Recording, *, revision: Revision | None = None, at: datetime | None = None
+) -> ClusterEvidence:
+    """The evidence at the end of a recording, or when the store was at `revision`: at its commit, or later `at`."""
     commits = [each for each in recording.commits if revision is None or each.revision <= revision]
-    objects: dict[Key, Object] = {}
-    times = [*(each.at for each in recording.states), *(each.at for each in commits)]
-    at = max(times, default=datetime.min.replace(tzinfo=UTC))
-    for state in recording.states:
-        objects.update((each.key, each) for each in state.objects)
-    for commit in commits:
-        objects.update((each.key, each) for each in commit.written)
-        for key in commit.deleted:
-            objects.pop(key, None)
-    kept = [each for each in recording.decisions if revision is None or each.began <= at]
+    if at is None:
+        times = [*(each.at for each in recording.states), *(each.at for each in commits)]
+        at = max(times, default=datetime.min.replace(tzinfo=UTC))
+    if revision is not None:
+        recording = recording_at(recording, Moment(revision, at))
+    kept, objects = recording.decisions, objects_at(recording)
     missing = [f"a part of the file cannot be read: {gap.why}" for gap in recording.gaps if gap.bytes]
     return ClusterEvidence(
         objects,
         sorted(kept, key=lambda each: each.began),
         at,
-        recorded_writes(Recording(states=recording.states, commits=commits, decisions=kept)),
+        recorded_writes(recording),
         (*missing, *recording.undecoded),
         recording.coverages,
         partial(_nodes_at, recording),

@@ -16,7 +16,7 @@ from kedge.controllers.budget.plan import plan_budget
 from kedge.controllers.repair import controller as orphans
 from kedge.controllers.repair.controller import BindingRepair, ReservationRepair
 from kedge.controllers.repair.plan import LedgerPlan
-from kedge.errors import Compacted, OutcomeUnknown, Unavailable
+from kedge.errors import Compacted, OutcomeUnknown, TooManyRequests, Unavailable
 from kedge.keys import NO_REVISION
 from kedge.runtime.action import Action
 from kedge.runtime.cache.cache import Cache
@@ -24,7 +24,8 @@ from kedge.runtime.cache.floors import WriteFloors
 from kedge.runtime.queue.loops import LoopDetector
 from kedge.runtime.queue.order import Order
 from kedge.scheduler.state.cache_follower import CacheFollower
-from kedge.server.service import operations
+from kedge.server.service import eviction, operations
+from kedge.server.service.budgets import budget_of
 from kedge.sim.zoo.entry import without
 from kedge.store.memory import MemoryStore
 
@@ -69,6 +70,19 @@ async def bindings_to_replaced_nodes_kept(self: BindingRepair, ctx: Any, key: An
 def evictions_forgotten(budget: Any, pods: Any, expected: int, *, pods_are_current: bool) -> Any:  # noqa: ARG001
     """An eviction counts until the cache shows that its pod is terminating."""
     return _plan_budget(budget, pods, expected, pods_are_current=True)
+
+
+@without(
+    eviction,
+    "_charge_budget",
+    source="kubectl drain, which retries refused evictions for ever",
+    breaks="allowed evictions are granted",
+    world="evictions",
+)
+async def evictions_always_refused(core: Any, proof: Any, pod: Object) -> None:
+    """An eviction that the budget allows is granted."""
+    if await budget_of(core, proof, pod) is not None:
+        raise TooManyRequests("the budget allows no eviction", key=pod.key, retry_after_s=1.0)
 
 
 # -- outcomes of writes ----------------------------------------------------------------------------

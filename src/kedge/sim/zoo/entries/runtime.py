@@ -28,6 +28,7 @@ from kedge.sim.zoo.entry import without
 
 TOO_MANY_MEMBERS = "no group has more members than its size"
 SHORT = "groups are complete and report it"
+FRESH = "decisions are based on fresh views"
 
 _list_pages = Watcher._list_pages
 _add, _plan_next = WorkQueue._add, WorkQueue._plan_next
@@ -136,7 +137,7 @@ def retry_storm(self: Breaker) -> bool:  # noqa: ARG001
     return False
 
 
-@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_MEMBERS, world="groups")
+@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=(TOO_MANY_MEMBERS, FRESH), world="groups")
 def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
     """A key does not run before its cache has its own writes."""
     return False

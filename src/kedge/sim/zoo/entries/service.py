@@ -96,7 +96,7 @@ def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], f
     gangs,
     "check_complete",
     source="volcano#6010",
-    breaks="gangs are complete",
+    breaks=("a gang is committed whole", "gangs are complete"),
     world="gangs",
     by="slow reserves",
 )

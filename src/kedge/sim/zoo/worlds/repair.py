@@ -20,11 +20,11 @@ from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
 from kedge.errors import Invalid, NotFound, OperatingError
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
-from kedge.sim.cluster.links import Commit
+from kedge.sim.cluster.links import Commit, RemoteTransport
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.judges.pod_facts import is_healthy
-from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.kernel import Host, Simulation, simulate
 from kedge.sim.standard import JudgedCluster, Size, workload
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, HollowNodes, manage, place
@@ -33,6 +33,8 @@ from kedge.sim.zoo.worlds.invariants import bound_pods_have_claims, expect
 DEADLINES_S = (8, 2, 20)
 REPLICAS = 3
 NOTED = "no request fails for the change of another"
+GRANTED = "allowed evictions are granted"
+EVICTION_TRIES = 60
 
 
 # -- orphans: unused reservations, machines out of service, replaced nodes -----------------------------
@@ -131,6 +133,7 @@ async def evictions(sim: Simulation) -> None:
             group.create_task(_evict(world, name, rounds))
         group.create_task(_write_notes(world, rounds))
     await world.close(within_s=200, silence_s=0, stays_s=2)
+    await _evict_all(world)
 
 
 async def _evict(world: JudgedCluster, name: str, rounds: int) -> None:
@@ -142,6 +145,32 @@ async def _evict(world: JudgedCluster, name: str, rounds: int) -> None:
                 with suppress(OperatingError):
                     await host.run(transport.send(Evict(pod.key, DeleteOptions(uid=pod.uid))))
         await asyncio.sleep(sim.choose("pause", (0.5, 0.1, 3)))
+
+
+async def _evict_all(world: JudgedCluster) -> None:
+    """Once all replicas are healthy, the budget allows the eviction of each in turn: none is refused for ever."""
+    host = world.sim.host("drainer")
+    transport = world.cluster.transport(host, server=1)
+    for pod in world.cluster.all(POD_KIND):
+        refused = await _refusal(host, transport, Evict(pod.key, DeleteOptions(uid=pod.uid)))
+        if refused and world.sim.world.violation is None:
+            world.sim.violate(GRANTED, f"{pod.key} could not be evicted in {2 * EVICTION_TRIES} s of rest: {refused}")
+
+
+async def _refusal(host: Host, transport: RemoteTransport, request: Evict) -> str:
+    """The last refusal of an eviction; empty if it was granted at last, or the pod is gone."""
+    refused = ""
+    for _ in range(EVICTION_TRIES):
+        try:
+            await host.run(transport.send(request))
+        except NotFound:
+            return ""
+        except OperatingError as error:
+            refused = error.message
+        else:
+            return ""
+        await asyncio.sleep(2)
+    return refused
 
 
 async def _write_notes(world: JudgedCluster, rounds: int) -> None:

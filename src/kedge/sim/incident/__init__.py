@@ -1,0 +1,4 @@
+"""Recorded runs and incidents in the simulator: rebuilt as scenarios, changed, compared, and searched around.
+
+`rebuild` makes a scenario of a recording, `effects` compares two runs, `around` searches the neighbours of one.
+"""

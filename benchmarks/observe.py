@@ -14,12 +14,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.overhead import Overhead, notes_of, overhead_of, shown
+from benchmarks.overhead import BusyClock, Overhead, notes_of, overhead_of, shown
 from benchmarks.report import print_json, print_table
 from benchmarks.runtime import CountingController
 from benchmarks.scheduler import NAMESPACE, NODE, bound, node, pod, start_bench
@@ -119,8 +120,10 @@ class MeasuredCluster:
         self._bodies: list[dict[str, Any]] = []
         own = Limits(client_in_flight_max=512, **limits)
         self._env = system_env(limits=own, metrics=metrics_of(recorded=recorded))
-        self._log = DecisionLog(self._folder / "decisions", self._env) if recorded else None
-        self._recorder = Recorder(self._env, log=self._log) if recorded else None
+        self.clock = BusyClock()
+        busy = replace(self._env, monotonic=self.clock.monotonic)
+        self._log = DecisionLog(self._folder / "decisions", busy) if recorded else None
+        self._recorder = Recorder(busy, log=self._log) if recorded else None
 
     async def start(self) -> None:
         self._folder.mkdir(exist_ok=True)

@@ -15,13 +15,13 @@ import tempfile
 import time
 import tracemalloc
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-from benchmarks.overhead import notes_of, overhead_of, shown
+from benchmarks.overhead import BusyClock, notes_of, overhead_of, shown
 from benchmarks.report import print_json, print_table
 from benchmarks.store import POD, pod_body
 from kedge import Action, Context, Controller
@@ -159,8 +159,10 @@ class CountingController:
     def __init__(self, folder: Path, *, recorded: bool, metrics: Metrics | None = None) -> None:
         # A failed key is tried again at once: a pause would only make the processor's caches cold.
         self._env = system_env(limits=Limits(queue_backoff_s=0.001), metrics=metrics)
-        self._log = DecisionLog(folder / f"decisions-{time.monotonic_ns()}", self._env) if recorded else None
-        self.recorder = Recorder(self._env, log=self._log) if recorded else None
+        self.clock = BusyClock()
+        busy = replace(self._env, monotonic=self.clock.monotonic)
+        self._log = DecisionLog(folder / f"decisions-{time.monotonic_ns()}", busy) if recorded else None
+        self.recorder = Recorder(busy, log=self._log) if recorded else None
         self._counter = Counter(failing=True)
         self._bodies: dict[Key, dict[str, Any]] = {}
         self._generation = 1

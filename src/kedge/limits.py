@@ -1170,6 +1170,11 @@ class Limits:
     http_idle_s: float = bound(
         300.0, "a connection without a request is closed after this", metric="kedge_http_connections"
     )
+    http_lingering_s: float = bound(
+        0.5,
+        "a client that still sends when it is refused has this time to read why; closed at once, it sees only a reset",
+        metric="kedge_http_connections",
+    )
     http_tls_buffer_bytes: int = bound(
         16 * 1024,
         "read buffer of one TLS connection: one record; asyncio's own 256 KiB make 280 MB of 1,000 watches",

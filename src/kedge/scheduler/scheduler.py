@@ -220,6 +220,7 @@ class Scheduler:
                 if cache.notifying:  # the snapshot lacks a part of a long list: decide on all of it
                     await cache.wait_notified()
             step.begin()
+            self._attempts.begin_step()
             left = limits.scheduler_burst_max
             while left > 0 and not step.used_up():
                 if len(self._binder) >= limits.scheduler_binds_max:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import pytest
 from tests.kit.api_server import local_api
 from tests.kit.loops import eventually, on_loop
 
@@ -159,6 +160,42 @@ async def test_a_steady_body_is_cut_off_when_the_whole_request_takes_too_long() 
         head = b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
         reply = await reply_to(port, head, *([b"x" * 10] * 500), pause_s=0.05)
         assert b"the request was not complete after 1.0 s" in reply
+
+
+@on_loop
+async def test_a_client_that_still_sends_when_it_is_refused_reads_the_refusal_and_then_the_end() -> None:
+    limits = Limits(http_body_bytes_max=100, http_lingering_s=30.0)
+    async with local_api(limits=limits) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        for _ in range(5):  # each write after a reset would fail
+            writer.write(b"x" * 100)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(10):
+            body = await reader.read()
+        assert head.startswith(b"HTTP/1.1 413")
+        assert b"the body is larger than 100 bytes" in body
+        writer.close()
+
+
+@on_loop
+async def test_a_client_that_sends_for_ever_after_it_is_refused_is_cut_off() -> None:
+    limits = Limits(http_body_bytes_max=100, http_lingering_s=0.1)
+    async with local_api(limits=limits) as (_, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+
+        async def send_for_ever() -> None:
+            while True:
+                writer.write(b"x" * 100)
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(send_for_ever(), 10)
+        writer.close()
 
 
 @on_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.kit.records import call, decision, make_env, read
+from tests.kit.records import Time, call, decision, make_env, read
 
 from kedge.observe import DecisionLog, Recorder
 from kedge.observe.readers.coupling.traffic import Traffic, traffic_of
@@ -95,6 +95,26 @@ def test_counts_that_were_flushed_survive_a_kill(tmp_path: Path) -> None:
     recorder.take(touched("d-1", "status.phase"))
     log.flush()  # and never closed
     assert replicas_written(records(tmp_path)) == 1
+
+
+def test_kept_decisions_that_ended_after_the_last_count_are_in_the_traffic_too(tmp_path: Path) -> None:
+    time = Time()
+    env = make_env(time, decisions_sample_every=1, decision_counts_every_s=3600.0)
+    log = DecisionLog(tmp_path, env)
+    recorder = Recorder(env, log=log)
+    recorder.take(touched("d-1", "status.phase", began=env.now()))
+    log.flush()  # with the first counts; the next are due in an hour
+    for number in range(2, 5):
+        time.seconds += 1.0
+        recorder.take(touched(f"d-{number}", "spec.nodeName", began=env.now()))
+        log.flush()
+    recording = Recording()
+    for each in read_log(tmp_path):
+        recording.add(each)
+    found = traffic_of(recording, {})
+    assert found.writes["deployments"]["Deployment.apps"]["spec.replicas"] == 4
+    assert found.reads["deployments"]["Pod"] == 4
+    assert found.touched["deployments"]["Pod"] == {"status.phase": 1, "spec.nodeName": 3}
 
 
 def test_decisions_that_are_only_counted_are_in_the_counts_of_a_closed_log(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ class ControllerCounts:
             self.settle_binds()
             self._bound_at = marks
         self._binds += len(briefs)
-        for (what, writer), count in Counter(map(_wake_of, briefs)).items():
-            kind, slash, _ = what.partition("/")
+        wakes = [(*what.partition("/")[:2], writer) for what, writer in map(_wake_of, briefs)]
+        for (kind, slash, writer), count in Counter(wakes).items():
             if slash:
                 self._count(self.wakes, kind, writer, count)
 

@@ -87,7 +87,7 @@ class Recorder:
 
     def why_keep_begun(self, decision: BegunDecision) -> str:
         """The rule that keeps this decision however it ends; empty if there is none so far."""
-        return self._keeper.why_keep_with((), decision, wrote=True) if self.records else ""
+        return self._keeper.why_keep_begun(decision) if self.records else ""
 
     @property
     def has_windows(self) -> bool:

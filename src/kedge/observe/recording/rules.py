@@ -122,13 +122,11 @@ class KeepSelector:
         kept it when it began: only a failure is a better reason."""
         return self.why_keep_with(decision.calls, decision, begun)
 
-    def why_keep_with(
-        self, calls: Iterable[Call], decision: BegunDecision, begun: str = "", *, wrote: bool = False
-    ) -> str:
-        """As `why_keep`, for a caller that has the calls of the decision; `wrote` if it writes, whatever they are."""
+    def why_keep_with(self, calls: Iterable[Call], decision: BegunDecision, begun: str = "") -> str:
+        """As `why_keep`, for a caller that has the calls of the decision."""
         if decision.result in _FAILED:
             return f"failure: {decision.result}"
-        about_policy = decision.key[0] in self._policy_kinds
+        about_policy, wrote = decision.key[0] in self._policy_kinds, False
         for call in calls:
             outcome, key = call.outcome, call.key
             if outcome not in self._benign:
@@ -137,8 +135,14 @@ class KeepSelector:
                 wrote = True
                 if key is not None and key[0] in self._policy_kinds:
                     about_policy = True
-        if begun:
-            return begun
+        return begun or self._why_keep_done(decision, about_policy=about_policy, wrote=wrote)
+
+    def why_keep_begun(self, decision: BegunDecision) -> str:
+        """The rule that keeps a decision that will write something, however it ends; empty if there is none so far."""
+        return self._why_keep_done(decision, about_policy=decision.key[0] in self._policy_kinds, wrote=True)
+
+    def _why_keep_done(self, decision: BegunDecision, *, about_policy: bool, wrote: bool) -> str:
+        """The rule that keeps a decision without a failure."""
         if decision.attempt > 1:
             return _RETRY
         if self.open_windows and (window := self._covering(decision)):

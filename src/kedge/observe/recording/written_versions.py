@@ -60,11 +60,15 @@ class WrittenVersions:
         self.add_version(call.revision, key, decision_id)
 
     def add_version(self, revision: Revision, key: Key, decision_id: str) -> None:
+        self._writers[revision] = (key, decision_id)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         writers = self._writers
-        writers[revision] = (key, decision_id)
         if len(writers) > self._writers_max:
             # Many at once: finding the oldest key of a dict is slow, because it skips the keys that were removed.
-            for oldest in [*islice(writers, max(1, self._writers_max // _DROPPED_AT_ONCE))]:
+            more = len(writers) - self._writers_max
+            for oldest in [*islice(writers, max(more, self._writers_max // _DROPPED_AT_ONCE))]:
                 del writers[oldest]
                 self.dropped += 1
 
@@ -78,8 +82,8 @@ class WrittenVersions:
 
     def add_binds(self, briefs: Sequence[BriefDecision], source: BriefSource) -> None:
         """Add the versions that binds wrote, and hold the newest of these binds."""
-        for brief in briefs:
-            self.add_version(brief.revision, brief.key, brief.id)
+        self._writers.update([(brief.revision, (brief.key, brief.id)) for brief in briefs])
+        self._forget_oldest()
         binds, newest = self._binds, briefs[-self._recent_max :]
         for oldest in [*islice(binds, max(0, len(binds) + len(newest) - self._recent_max))]:
             del binds[oldest]

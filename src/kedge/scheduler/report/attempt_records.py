@@ -7,8 +7,8 @@ decision read what it wrote: most are never made. `recheck` runs a kept attempt 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -43,14 +43,23 @@ from kedge.scheduler.queue.scheduling_queue import QueuedPod
 from kedge.scheduler.report.explanation import Explanation
 from kedge.scheduler.state.cluster_state import ClusterState, LocalInputs
 
-_NO: Final = datetime.fromtimestamp(0, UTC)
-"""The start time of an attempt that is not recorded."""
 _BOUND: Final = "await change"
 _CANARY: Final = "policy: canary"
 
 
 SentRequest = Binding | GangChunk | Object
 """A request of an attempt: a bind, a reservation, or the object to delete."""
+
+
+class SchedulingStep(NamedTuple):
+    """A step of the event loop in which attempts are made: no cache moves before its end."""
+
+    at: datetime
+    at_s: float
+    marks: tuple[CacheMark, ...]
+
+
+_NOT_RECORDED: Final = SchedulingStep(datetime.fromtimestamp(0, UTC), 0.0, ())
 
 
 class OpenAttempt(msgspec.Struct, gc=False):
@@ -66,9 +75,8 @@ class OpenAttempt(msgspec.Struct, gc=False):
     waited_s: float
     delayed_s: float
     fence: Revision
-    began: datetime
+    step: SchedulingStep
     began_s: float
-    marks: tuple[CacheMark, ...]
     local: LocalInputs | None
     """None for a record about a gang record, which nothing was decided for."""
     kept: str | None = None
@@ -85,6 +93,8 @@ class OpenAttempt(msgspec.Struct, gc=False):
     """When it was sent, since the attempt began."""
     bound: Written | None = None
     """The reply of a bind that succeeded: the last step."""
+    revision: Revision = NO_REVISION
+    """The revision that its bind wrote."""
     took_s: float = 0.0
     """The time until that reply."""
     result: str = ""
@@ -102,9 +112,12 @@ class OpenAttempt(msgspec.Struct, gc=False):
         return self.pod.key.namespace
 
     @property
-    def revision(self) -> Revision:
-        """The revision that its bind wrote."""
-        return NO_REVISION if self.bound is None else self.bound.object.revision
+    def began(self) -> datetime:
+        return self.step.at + timedelta(seconds=self.began_s - self.step.at_s)
+
+    @property
+    def marks(self) -> tuple[CacheMark, ...]:
+        return self.step.marks
 
     @property
     def is_canary(self) -> bool:
@@ -132,6 +145,7 @@ class AttemptRecords:
         self._fenced = fenced
         self._prefix = f"{scheduler}:{process}:"
         self._marks = CurrentMarks(cluster_state.caches)
+        self._step = _NOT_RECORDED
         self.count = 0
         self._open: dict[str, OpenAttempt] = {}
         """By id: attempts that have not ended, if they are recorded. Bounded by the binds in flight."""
@@ -142,6 +156,12 @@ class AttemptRecords:
     def latest(self) -> str:
         """The id of the last attempt: reports outside of an attempt carry it."""
         return f"{self._prefix}{self.count}"
+
+    def begin_step(self) -> None:
+        """Call this before the first attempt of a step of the event loop: all attempts of the step share its marks."""
+        if self._recorder is not None:
+            now_s = self._env.monotonic()
+            self._step = SchedulingStep(self._env.now(), now_s, self._marks.at(now_s))
 
     def begin(self, queued: QueuedPod, fence: Fence, began_s: float) -> OpenAttempt:
         """A new attempt, before the decision. Without a recorder it holds little more than its id."""
@@ -159,9 +179,8 @@ class AttemptRecords:
             began_s - queued.since_s,
             queued.since_s - queued.added_s,
             fence.revision,
-            self._env.now() if recorded else _NO,
+            self._step,
             began_s,
-            self._marks.at(began_s) if recorded else (),
             self._cluster_state.local_inputs(queued.priority) if recorded else None,
         )
         if recorded:
@@ -202,7 +221,7 @@ class AttemptRecords:
         if self._recorder is None or attempt.sent is None:
             return
         if reply is not None:
-            attempt.result, attempt.bound = _BOUND, reply
+            attempt.result, attempt.bound, attempt.revision = _BOUND, reply, reply.object.revision
             attempt.took_s = self._env.monotonic() - attempt.began_s - attempt.sent_s
             return
         self._failed(attempt, error)
@@ -220,6 +239,9 @@ class AttemptRecords:
         """A record of its own for the deletion of a gang record: the attempts of the members have ended."""
         self.count += 1
         now_s, recorded = self._env.monotonic(), self._recorder is not None
+        step = _NOT_RECORDED
+        if recorded:
+            step = SchedulingStep(self._env.now(), now_s, marks_of(self._cluster_state.caches.values(), now_s))
         attempt = OpenAttempt(
             self.latest,
             self.count,
@@ -231,9 +253,8 @@ class AttemptRecords:
             0.0,
             0.0,
             fence.revision,
-            self._env.now() if recorded else _NO,
+            step,
             now_s,
-            marks_of(self._cluster_state.caches.values(), now_s) if recorded else (),
             None,
         )
         if recorded:

@@ -384,7 +384,17 @@ class HttpConnection(asyncio.Protocol):
         body = status_body(error.code, error.reason, str(error))
         head = reply_head(error.code, JSON, (), len(body), keep_alive=False)
         self.write(head if self._parser.get_method() == b"HEAD" else head + body)
-        self.close()
+        self._close_after_reply()
+
+    def _close_after_reply(self) -> None:
+        """Close once the client has closed, at the latest after `http_lingering_s`; later bytes are thrown away.
+
+        Closed at once, a socket answers bytes of the client with a reset, which can destroy the reply on its way.
+        """
+        self.deadline_s = float("inf")
+        asyncio.get_running_loop().call_later(self._limits.http_lingering_s, self.close)
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
 
     def expire(self) -> None:
         """The deadline is past: half a request gets a 408, silence gets nothing, and a client that does not read its

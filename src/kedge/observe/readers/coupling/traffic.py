@@ -103,8 +103,9 @@ def traffic_of(recording: Recording, schedulers: Mapping[str, Mapping[str, Itera
     made = Traffic(decisions=sorted(recording.decisions, key=lambda each: each.began))
     _add_counts(made, recording.counts)
     made.complete = _is_complete(recording)
+    late = _not_counted(made.decisions, recording.counts)
     for decision in made.decisions:
-        _add_reads(made, decision)
+        _add_reads(made, decision, counted=decision.id not in late)
     for name, kinds in schedulers.items():
         if any(each.controller == name for each in made.decisions) or name in made.reads:
             for kind, fields in kinds.items():
@@ -118,7 +119,7 @@ def traffic_of(recording: Recording, schedulers: Mapping[str, Mapping[str, Itera
         for write in writes:
             for each in write.fields:
                 made.objects_written[write.writer, key.kind, each].add(key)
-            if write.decision == "" or not recording.counts:
+            if write.decision == "" or not recording.counts or write.decision in late:
                 made.writes[write.writer][key.kind].update(write.fields)
             elif recording.states:  # side effects of a request, such as the use of a quota, are in no request
                 known = made.writes[write.writer][key.kind]
@@ -187,9 +188,21 @@ def _is_complete(recording: Recording) -> bool:
     return bool(last) and sum(each.seen for each in last.values()) <= len(recording.decisions)
 
 
-def _add_reads(made: Traffic, decision: Decision) -> None:
+def _not_counted(decisions: Iterable[Decision], counts: Iterable[CountsRecord]) -> frozenset[str]:
+    """The decisions that no count has yet: a log has decisions every second, their counts more rarely."""
+    until: dict[str, datetime] = {}
+    for record in counts:
+        for process in record.deciders:
+            until[process] = max(record.until, until.get(process, record.until))
+    return frozenset(
+        each.id
+        for each in decisions
+        if each.process not in until or each.began + timedelta(seconds=each.took_s) > until[each.process]
+    )
+
+
+def _add_reads(made: Traffic, decision: Decision, *, counted: bool) -> None:
     name = decision.controller
-    counted = bool(made.groups)
     for read in decision.reads:
         kind = read.cache.partition("[")[0]
         made.objects_read[name].update(each.key for each in read.objects)

@@ -6,35 +6,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.kit.random_bodies import TABLE, body_of
 
 from kedge.api.kinds import KINDS
-from kedge.api.types import FieldShape, TypeFacts, type_table
-from kedge.server.http.bodies import _all_known, _unknown, unknown_fields
-
-TABLE = type_table()
-SCALARS: tuple[Any, ...] = ("text", 1, True, None, [], {}, ["a"], {"free": "form"})
-
-
-def body_of(facts: TypeFacts, rng: Random, depth: int, *, strange: float) -> dict[str, Any]:
-    """A body with some fields of a type, and now and then one that it does not have, or a value of the wrong shape."""
-    found: dict[str, Any] = {}
-    for name, field in facts.json.items():
-        if rng.random() < 0.6:
-            continue
-        child = TABLE.child(field)
-        if child is None or depth == 0 or rng.random() < strange:
-            found[name] = rng.choice(SCALARS)
-            continue
-        parts = [body_of(child, rng, depth - 1, strange=strange) for _ in range(rng.randrange(3))]
-        if field.shape is FieldShape.LIST:
-            found[name] = parts
-        elif field.shape is FieldShape.MAP:
-            found[name] = {f"key{number}": part for number, part in enumerate(parts)}
-        else:
-            found[name] = parts[0] if parts else {}
-    if rng.random() < strange:
-        found["strange"] = rng.choice(SCALARS)
-    return found
+from kedge.server.http.bodies import _unknown, all_known, unknown_fields
 
 
 @pytest.mark.parametrize("kind", list(KINDS), ids=lambda kind: kind.kind)
@@ -45,7 +20,7 @@ def test_the_quick_look_never_misses_a_field_that_the_walk_reports(kind: Any) ->
     for seed in range(60):
         body = body_of(facts, Random(seed), 4, strange=0.0 if seed % 3 == 0 else 0.1)
         walked = list(_unknown(body, facts, TABLE, "", patch=False))
-        quick = _all_known(body, facts, TABLE)
+        quick = all_known(body, facts, TABLE)
         assert not (quick and walked), body
         seen[quick] += 1
     assert seen[True] > 0

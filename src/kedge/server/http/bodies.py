@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 import yaml
 
-from kedge.api.codec import OBJECT_DEPTH_MAX, decode_json, encode_json, parse_object
+from kedge.api.codec import OBJECT_DEPTH_MAX, decode_json, parse_object
 from kedge.api.protobuf import MEDIA_TYPE as PROTOBUF
 from kedge.api.protobuf import decode_protobuf
 from kedge.api.requests import PatchType
-from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable, type_table
+from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
 from kedge.caches import remembered
 from kedge.errors import BadRequest, UnsupportedMediaType
 from kedge.limits import Limits
 from kedge.server.http.duplicates import duplicates_in_json, duplicates_in_yaml
 from kedge.server.http.exchange import HttpRequest
 
-_JSON = ("application/json", "")
+JSON_TYPES = ("application/json", "")
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 _YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPENING = (
@@ -30,8 +29,6 @@ _OPENING = (
     yaml.FlowSequenceStartToken,
 )
 _CLOSING = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
-_SPEC_BYTES_REMEMBERED: Final = 4096
-"""Longer specs are read each time."""
 _UNKNOWN_MAX = 20
 """Unknown fields that one reply names; more add nothing."""
 _PATCHES = {each.value: each for each in PatchType}
@@ -54,7 +51,7 @@ def read_object(request: HttpRequest, limits: Limits) -> bytes | dict[str, Any]:
         UnsupportedMediaType: it is of a type that is not read.
     """
     sent = media_type(request)
-    if sent in _JSON:
+    if sent in JSON_TYPES:
         return request.body
     if sent == PROTOBUF:
         return decode_protobuf(request.body)
@@ -130,49 +127,12 @@ def _yaml_nodes(body: bytes, limits: Limits) -> yaml.Node:
 # -- fields ------------------------------------------------------------------------------------------
 
 
-class _Frame(msgspec.Struct, gc=False):
-    """A body whose spec is not read."""
-
-    spec: msgspec.Raw = msgspec.Raw()
-
-
-_decode_frame = msgspec.json.Decoder(_Frame).decode
-
-
-def has_plain_fields(request: HttpRequest, decoded: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> bool:
-    """Whether a body certainly has no unknown and no duplicate field. False on any doubt: read it field by field.
-
-    Replicas have the same spec, byte for byte, so the fields of a spec that was read before are known.
-    """
-    sent = request.body
-    part = table.parts(facts).get("spec")
-    if part is None or part[0] is not FieldShape.ONE or media_type(request) not in _JSON or b"\\u" in sent:
-        return False
-    spec = bytes(_decode_frame(sent).spec)
-    if not spec or len(spec) > _SPEC_BYTES_REMEMBERED or not _is_plain_spec(spec, part[1].name):
-        return False
-    rest = {name: value for name, value in decoded.items() if name != "spec"}
-    # As in `duplicates_in_json`. One more colon is that of the spec.
-    colons = sent.count(b":") - spec.count(b":") - 1
-    return _all_known(rest, facts, table) and colons == encode_json(rest).count(b":")
-
-
-@remembered(entries=1024, entry_bytes=2 * _SPEC_BYTES_REMEMBERED)
-def _is_plain_spec(spec: bytes, type_name: str) -> bool:
-    decoded, table = decode_json(spec), type_table()
-    return (
-        isinstance(decoded, dict)
-        and _all_known(decoded, table[type_name], table)
-        and spec.count(b":") == encode_json(decoded).count(b":")
-    )
-
-
 def unknown_fields(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, *, patch: bool = False) -> list[str]:
     """Messages about fields that the type does not have, in the order they stand; the first few of them.
 
     In a merge patch null removes a field, and `$` begins a directive of a strategic merge: neither is reported.
     """
-    if _all_known(body, facts, table):
+    if all_known(body, facts, table):
         return []
     found = []
     for path in _unknown(body, facts, table, "", patch):
@@ -182,7 +142,7 @@ def unknown_fields(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, 
     return found
 
 
-def _all_known(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> bool:
+def all_known(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> bool:
     """Whether there is nothing to report; False on any doubt. Nearly every body has known fields alone."""
     parts = table.parts(facts)
     for name, value in body.items():
@@ -193,11 +153,11 @@ def _all_known(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> b
             continue
         shape, inner = part
         if shape is FieldShape.ONE:
-            if type(value) is dict and not _all_known(value, inner, table):
+            if type(value) is dict and not all_known(value, inner, table):
                 return False
             continue
         for item in value.values() if type(value) is dict else value if type(value) is list else ():
-            if type(item) is dict and not _all_known(item, inner, table):
+            if type(item) is dict and not all_known(item, inner, table):
                 return False
     return True
 

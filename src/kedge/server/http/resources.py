@@ -58,20 +58,14 @@ from kedge.errors import (
 from kedge.keys import NO_REVISION, Key, Origin
 from kedge.logs import DEBUG, INFO
 from kedge.server.http import parameters, versions
-from kedge.server.http.bodies import (
-    duplicate_fields,
-    has_plain_fields,
-    read_object,
-    read_options,
-    read_patch,
-    unknown_fields,
-)
+from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
 from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.flow import WatchCounts
 from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.negotiation import ReplyForm, reply_form
+from kedge.server.http.plain_bodies import plain_body
 from kedge.server.http.plain_gets import PlainGet, remembered_plain_gets
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
 from kedge.server.http.routes import ResourcePath, attributes_of, verb_of
@@ -182,6 +176,11 @@ class Resources:
     def env(self) -> Env:
         return self._env
 
+    def plain_body(self, kind: Kind, request: HttpRequest) -> tuple[str, ...] | None:
+        """The warnings about a new object whose body need not be decoded; None if it must be."""
+        facts = self._types.of_kind(kind.api_version, kind.kind)
+        return None if facts is None else plain_body(request, kind, facts, self._types)
+
     def check_fields(
         self, kind: Kind, request: HttpRequest, body: Any, validation: str, *, patch: bool = False
     ) -> list[str]:
@@ -189,11 +188,8 @@ class Resources:
         if validation == "Ignore":
             return []
         facts = self._types.of_kind(kind.api_version, kind.kind)
-        # A JSON patch does not have the shape of the object.
         found: list[str] = []
-        if facts is not None and isinstance(body, dict | Mapping):
-            if not patch and has_plain_fields(request, body, facts, self._types):
-                return found
+        if facts is not None and isinstance(body, dict | Mapping):  # a JSON patch does not have the object's shape
             found = unknown_fields(body, facts, self._types, patch=patch)
         found += duplicate_fields(request, body, self._env.limits)
         if found and validation == "Strict":
@@ -300,10 +296,12 @@ class _Call:
     async def _create_object(self) -> None:
         if self._path.name:
             raise MethodNotAllowed("an object is created by POST to its collection, without its name in the path")
-        body, warnings = self._object(new=True)
+        body, warnings, known = self._object(new=True)
         written = await self._send(Create(self._kind, body, self._path.namespace, self._write_options()))
         if not self._kedge_client and has_warnings(self._kind):
-            warnings += create_warnings(self._kind, body if isinstance(body, Mapping) else written.object.edit())
+            if known is None:
+                known = create_warnings(self._kind, body if isinstance(body, Mapping) else written.object.edit())
+            warnings += known
         self._reply.written(self._as_served(written), self._form, 201, warnings)
 
     async def _bind(self) -> None:
@@ -382,7 +380,7 @@ class _Call:
         self._done(await self._send(Evict(self._key, options)))
 
     async def update(self) -> None:
-        body, warnings = self._object()
+        body, warnings, _ = self._object()
         written = await self._send(Update(self._key, body, self._path.subresource, self._write_options()))
         await self._written(written, warnings)
 
@@ -436,19 +434,22 @@ class _Call:
 
     # -- parts of a request ------------------------------------------------------------------------
 
-    def _object(self, *, new: bool = False) -> tuple[Any, list[str]]:
-        """The body in the stored version, and warnings about its fields."""
+    def _object(self, *, new: bool = False) -> tuple[Any, list[str], tuple[str, ...] | None]:
+        """The body in the stored version, warnings about its fields, and those about a new object if they are known."""
         validation = parameters.field_validation(self._query)
         body = read_object(self._request, self._resources.env.limits)
         warnings: list[str] = []
         if validation != "Ignore" and self._path.subresource != "scale":
+            known = self._resources.plain_body(self._kind, self._request) if self._version is None else None
+            if known is not None:
+                return body, warnings, known
             body = body if isinstance(body, Mapping) else parse_object(body)
             warnings = self._resources.check_fields(self._served_kind, self._request, body, validation)
         if self._version is not None:
             if new:
                 self._version.check_new(parse_object(body))
             body = self._version.stored_body(body)
-        return body, warnings
+        return body, warnings, None
 
     def _options_body(self) -> Mapping[str, Any]:
         return read_options(self._request, self._resources.env.limits)

@@ -59,14 +59,36 @@ def assignments(nodes: list[ast.stmt] | Iterator[ast.AST]) -> Iterator[tuple[ast
                     yield target, node.value
 
 
+def is_dict(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Dict | ast.DictComp) or (isinstance(node, ast.Call) and called(node.func) in EMPTY)
+
+
+def own_attribute(node: ast.expr) -> str:
+    """The name of an attribute of `self`; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) and called(node.value) == "self" else ""
+
+
+def filled_in(node: ast.ClassDef) -> set[str]:
+    """The attributes whose items a class sets."""
+    found = set()
+    for each in ast.walk(node):
+        if (isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store)) or (
+            isinstance(each, ast.Attribute) and each.attr in ("setdefault", "update")
+        ):
+            found.add(own_attribute(each.value))
+    return found
+
+
 def dicts_of(tree: ast.Module) -> set[str]:
-    """The dicts of a module and of its objects that begin empty."""
+    """The dicts of a module and of its objects that begin empty, and those of objects that get more items later."""
     found = {called(target) for target, value in assignments(tree.body) if is_empty_dict(value)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
+            filled = filled_in(node)
             for target, value in assignments(ast.walk(node)):
-                if is_empty_dict(value) and isinstance(target, ast.Attribute) and called(target.value) == "self":
-                    found.add(f"{node.name}.{target.attr}")
+                name = own_attribute(target)
+                if name and (is_empty_dict(value) or (is_dict(value) and name in filled)):
+                    found.add(f"{node.name}.{name}")
     return found
 
 
@@ -139,9 +161,15 @@ class K:
         self.d = collections.defaultdict(list)
         self.e = Counter[str]()
         local = {}
+        self.g = {1: 2}
+        self.h = {each: 1 for each in range(3)}
+        self.i = dict(local)
+        self.never = {1: 2}
     def clear(self):
         self.f = {}
+        self.g[3] = self.h[4] = 5
+        self.i.setdefault(1, 2)
 """
     path = tmp_path / "module.py"
     path.write_text(text)
-    assert dicts_of(ast.parse(path.read_text())) == {"A", "B", "K.a", "K.b", "K.d", "K.e", "K.f"}
+    assert dicts_of(ast.parse(path.read_text())) == {"A", "B"} | {f"K.{each}" for each in "abdefghi"}

@@ -46,7 +46,7 @@ class FedCaches:
 
     def pod(self, name: str, *, decision: str = "", deleted: bool = False, age_s: float = 0.0, **parts: Any) -> None:
         created = format_time(self.clock.now() - timedelta(seconds=age_s))
-        metadata = {"name": name, "uid": f"uid of {name}", "creationTimestamp": created}
+        metadata = {"name": name, "uid": parts.pop("uid", f"uid of {name}"), "creationTimestamp": created}
         self.give(self.pods, {"metadata": metadata, **parts}, decision=decision, deleted=deleted)
 
     def events(self, slo: str) -> tuple[float | None, float | None]:
@@ -86,6 +86,26 @@ def test_a_pod_is_counted_at_each_stage_and_its_times_carry_the_decision() -> No
     assert 'kedge_pod_stage_seconds_bucket{le="5.0",stage="queued"} 1.0 # {decision="scheduler:p:1"} 3.0' in page
     fed.pod("a", deleted=True)
     assert fed.stages() == {}
+
+
+def test_a_pod_that_was_replaced_while_no_event_came_is_counted_once() -> None:
+    """A list shows only the successor: pods of a StatefulSet keep their names."""
+    fed = FedCaches()
+    signals = PodSignals(fed.clock.env, fed.pods)
+    for number in range(20):
+        fed.pod("a", uid=f"uid {number}", **IS_READY)
+    assert fed.stages() == {"ready": 1}
+    assert list(signals._pods) == ["uid 19"]
+
+
+def test_deadlines_of_pods_do_not_wait_for_a_scrape() -> None:
+    fed = FedCaches()
+    signals = PodSignals(fed.clock.env, fed.pods)
+    for number in range(50):
+        fed.pod(f"p{number}")
+        fed.pod(f"p{number}", deleted=True)
+        fed.clock.pass_s(30)
+    assert len(signals._deadlines) <= 4
 
 
 def test_a_pod_that_waits_is_bad_once_when_its_time_is_up() -> None:

@@ -163,6 +163,10 @@ class GarbageCollector:
         except (NotFound, Forbidden):
             return  # its namespace is being deleted, or does not exist; the metric still counts it
 
+    def forget(self, key: Key) -> None:
+        """An object is gone, which wakes no key: it is not counted as stuck any more."""
+        self._count_stuck(key, ())
+
     def _count_stuck(self, key: Key, stuck: tuple[str, ...]) -> None:
         before = self._reported.pop(key, ())
         for name in before:
@@ -204,12 +208,19 @@ def may_be_garbage(found: Object) -> bool:
     return bool(metadata.owner_references) or (metadata.deletion_timestamp is not None and bool(metadata.finalizers))
 
 
-def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Iterable[Key]]:
-    """Wakes the object, the owners that it lost, and its dependents when it is deleted or being deleted."""
+def _wake_family(
+    kinds: Sequence[Kind], forget: Callable[[Key], None]
+) -> Callable[[CacheChange, CacheSet], Iterable[Key]]:
+    """Wakes the object, the owners that it lost, and its dependents when it is deleted or being deleted.
+
+    `forget` is called with the key of each object that is gone.
+    """
 
     def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         found = change.new or change.old
         assert found is not None
+        if change.old is not None and change.old.uid != (change.new.uid if change.new is not None else ""):
+            forget(change.key)
         leaving = change.new is None or found.metadata.deletion_timestamp is not None
         if change.new is not None and (leaving or found.metadata.owner_references):
             yield change.key
@@ -235,7 +246,8 @@ def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Ite
 def garbage_controller(runtime: ControllerRuntime) -> Controller:
     """The controller, ready to run."""
     kinds = collected_kinds(runtime.client.kinds)
-    wake = _wake_family(kinds)
+    collector = GarbageCollector(runtime.env, runtime.client.kinds)
+    wake = _wake_family(kinds, collector.forget)
     return Controller(
         ControllerSpec(
             name=NAME,
@@ -248,6 +260,6 @@ def garbage_controller(runtime: ControllerRuntime) -> Controller:
                 if kind is not _ALONE
             ],
         ),
-        GarbageCollector(runtime.env, runtime.client.kinds),
+        collector,
         runtime,
     )

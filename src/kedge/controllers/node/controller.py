@@ -65,6 +65,7 @@ class NodeLifecycle:
         node = ctx.get(key)
         if node is None:
             self._count(key.name, "")
+            self._heartbeats.forget(key.name)
             return Action.await_change(reason="deleted")
         view, now = node.as_view(NodeView), ctx.now()
         health = self._health_of(ctx, node, view)
@@ -240,16 +241,14 @@ class NodeLifecycle:
         await work
 
     def _count(self, node: str, state: str) -> None:
-        before = self._last.get(node, "")
+        before = self._last.pop(node, "")
+        if state:
+            self._last[node] = state
         if before != state:
             if before:
                 self._states.labels(before).dec()
             if state:
                 self._states.labels(state).inc()
-                self._last[node] = state
-            else:
-                self._last.pop(node, None)
-                self._heartbeats.forget(node)
 
 
 # -- wakes -----------------------------------------------------------------------------------------
@@ -294,6 +293,9 @@ def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
                 heartbeats.forget(change.key.name)  # leases without nodes come and go under any name
             return ()
         heartbeats.note(change.key.name, lease_cache().age_s, renewed=change.old is not None)
+        if heartbeats.crowded:  # a standby reconciles no node, so it may have nodes that went after their leases
+            leases = {each.key.name for each in lease_cache().list().value}
+            heartbeats.forget_all_but(lambda name: name in leases or _known_node(caches, name) is not None)
         node = _known_node(caches, change.key.name)
         return (node.key,) if node is not None and needs_attention(node) else ()
 

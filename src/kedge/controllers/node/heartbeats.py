@@ -8,7 +8,7 @@ recorded.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from kedge.env import Env
 UNDATED = "undated"
 """An agent's report without a time. The next writer may add a time; that alone is not a new report."""
 
+_NODES_MIN = 64
+"""Nodes below which none is looked for that is gone."""
 _ZONES_MAX = 1_000
 """Zones that are followed: a zone is a label of nodes, and labels change. Then the one that was quiet longest goes."""
 
@@ -55,6 +57,8 @@ class Heartbeats:
     def __init__(self, env: Env) -> None:
         self._env = env
         self._nodes: dict[str, _LastHeartbeat] = {}
+        self._nodes_most = _NODES_MIN
+        """Twice the nodes that existed when those that were gone were last dropped."""
         self._zones: dict[str, _Zone] = {}
         self._proved_s = -math.inf
         """Up to here this process has seen every change of leases."""
@@ -73,6 +77,16 @@ class Heartbeats:
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are so many that some may be of nodes that are gone."""
+        return len(self._nodes) > self._nodes_most
+
+    def forget_all_but(self, exists: Callable[[str], bool]) -> None:
+        for gone in [each for each in self._nodes if not exists(each)]:
+            del self._nodes[gone]
+        self._nodes_most = max(_NODES_MIN, 2 * len(self._nodes))
 
     def observe(self, node: str, age_s: float, *, report: str = "") -> dict[str, Any]:
         """The silence of one node now, as JSON. A node without a heartbeat is silent from now on.

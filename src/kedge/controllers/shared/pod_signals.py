@@ -73,12 +73,18 @@ class PodSignals:
                 self._count(pod, slo, good=False)
 
     def _changed(self, change: CacheChange) -> None:
+        old, new = change.old, change.new
+        if old is not None and (new is None or new.uid != old.uid):  # a list may show only its successor
+            self._version_seen(old.uid, None, "")
+        if new is not None:
+            self._version_seen(new.uid, new.as_view(PodView), new.origin.decision)
+        self.count_overdue()  # a process that is never scraped must not keep the deadlines of all pods
+
+    def _version_seen(self, uid: str, view: PodView | None, decision: str) -> None:
+        """`view` is the newest version of a pod; None if it is gone."""
         now_s = self._env.monotonic()
-        view = change.new.as_view(PodView) if change.new is not None else None
-        uid = view.uid if view is not None else change.old.uid if change.old is not None else ""
         pod = self._pods.get(uid)
         stage = stage_of(view, ()) if view is not None else None
-        decision = change.new.origin.decision if change.new is not None else ""
         if pod is None:
             if view is None or stage is None:
                 return

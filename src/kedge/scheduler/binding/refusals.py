@@ -70,6 +70,8 @@ class Refusals:
         pairs = self._pairs.setdefault(uid, {})
         pair = pairs.get(node)
         if pair is None:
+            for gone in [each for each in pairs if not self._version(Key(NODE_KIND, "", each))]:
+                del pairs[gone]  # a pod may be pending longer than nodes exist
             pair = pairs[node] = _Pair(refused.key or Key(NODE_KIND, "", node), refused.revision)
         pair.about, pair.revision = refused.key or pair.about, refused.revision
         pair.stale = NO_REVISION if pair.revision else self._version(pair.about)

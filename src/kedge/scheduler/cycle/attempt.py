@@ -31,9 +31,9 @@ from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
 from kedge.scheduler.report.event_recorder import UNSCHEDULABLE, EventRecorder
 from kedge.scheduler.report.explanation import Explanation, explain, summarize
 from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.nominations import Nomination
 from kedge.scheduler.state.shapes import shape_key
-from kedge.scheduler.state.snapshot import NodeRow
 from kedge.tasks import gather_ended
 
 _COSTLY = 8

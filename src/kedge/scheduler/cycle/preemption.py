@@ -19,9 +19,10 @@ from kedge.scheduler.cycle.decide import NodeDecision, state_of
 from kedge.scheduler.pipeline.shape_state import ShapeState
 from kedge.scheduler.report.explanation import FEASIBLE, Explanation
 from kedge.scheduler.state.columns import Bools
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.nominations import Nomination, nominated_claim
 from kedge.scheduler.state.shapes import PodRequest
-from kedge.scheduler.state.snapshot import NodeRow, Snapshot
+from kedge.scheduler.state.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +131,8 @@ class _ResourceTrial:
         self._snapshot = snapshot
         self._node = node
         self._requirements = request.requirements
-        offered, columns = node.offered or {}, snapshot.resources
-        self._free = {
-            r: offered.get(r, 0) - node.claimed.get(columns.get(r, -1), 0) for r in request.requirements.requests
-        }
+        offered = node.offered or {}
+        self._free = {r: offered.get(r, 0) - node.claimed.get(r, 0) for r in request.requirements.requests}
         claims = (snapshot.claim(uid) for uid in node.claims)
         self._ports = Counter(
             port for claim in claims if claim is not None for port in claim.request.requirements.ports

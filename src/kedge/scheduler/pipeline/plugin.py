@@ -15,8 +15,9 @@ import numpy as np
 
 from kedge.scheduler.queue.events import ANYTHING, ClusterEvent
 from kedge.scheduler.state.columns import EVERY, Bools, Ints, Rows, as_rows
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.shapes import PodShape
-from kedge.scheduler.state.snapshot import NodeRow, Snapshot
+from kedge.scheduler.state.snapshot import Snapshot
 from kedge.scheduler.state.tallies import PodTally, TallyRule
 
 Weights = Mapping[str, int]

@@ -25,8 +25,9 @@ from kedge.scheduler.pipeline.plugin import (
 )
 from kedge.scheduler.pipeline.selection import INFEASIBLE, BestRows
 from kedge.scheduler.state.columns import EVERY, Bools, Ints, as_rows
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.shapes import PodRequest, PodShape
-from kedge.scheduler.state.snapshot import NodeRow, Snapshot
+from kedge.scheduler.state.snapshot import Snapshot
 from kedge.scheduler.state.tallies import PodTally, TallyRule
 
 Flips = list[Ints | slice]

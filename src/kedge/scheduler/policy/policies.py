@@ -27,6 +27,7 @@ class Policies:
         self.objects: dict[str, Object] = {}
         """By name."""
         self._settings: dict[tuple[str, str, str, object], Settings] = {}
+        """Cleared when it has `Limits.scheduler_shapes_max` entries."""
         self._last_request = RequestMemo()
 
     def put(self, name: str, policy: Object | None) -> None:

@@ -28,7 +28,7 @@ class QueueingHints:
             row = self._snapshot.find(node)
             if row is None:
                 return False
-            offered, columns = row.offered or {}, self._snapshot.resources
+            offered = row.offered or {}
             kept = [
                 each.request.requirements.requests
                 for _, each in (self._nominated.on(node) if self._nominated else ())
@@ -36,8 +36,7 @@ class QueueingHints:
             ]
             return all(
                 amount <= 0
-                or amount
-                <= offered.get(r, 0) - row.claimed.get(columns.get(r, -1), 0) + sum(each.get(r, 0) for each in kept)
+                or amount <= offered.get(r, 0) - row.claimed.get(r, 0) + sum(each.get(r, 0) for each in kept)
                 for r, amount in self._asked(queued).items()
             )
 

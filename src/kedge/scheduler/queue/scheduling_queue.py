@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -22,6 +22,9 @@ from kedge.metrics import Counter
 from kedge.observe.records import WakeCause
 from kedge.runtime.cache import CacheChange
 from kedge.scheduler.queue.events import ANYTHING, NOTHING, ClusterEvent
+
+_SWEEP_MIN = 64
+"""Below this a sweep costs more than the void entries of a heap do."""
 
 
 class QueueStage(StrEnum):
@@ -116,6 +119,7 @@ class SchedulingQueue:
         self._limits = env.limits
         self._pods: dict[str, QueuedPod] = {}
         self._active: list[tuple[int, int, int, QueuedPod]] = []
+        """A heap, as is `_backoff`. A standby takes nothing from it: entries that became void are swept out."""
         self._backoff: list[tuple[float, int, QueuedPod]] = []
         self._pauses = Backoff(env.limits.scheduler_backoff_s, env.limits.scheduler_backoff_s_max, jitter=(0.5, 1.0))
         self._unschedulable: dict[Hashable, _EquivalenceClass] = {}
@@ -405,6 +409,9 @@ class SchedulingQueue:
         self._tickets += 1
         queued.stage, queued.ticket, queued.since_s, queued.woken_by = QueueStage.ACTIVE, self._tickets, now_s, why
         heappush(self._active, (-queued.priority, queued.arrived, self._tickets, queued))
+        if len(self._active) > _SWEEP_MIN + 2 * len(self._pods):
+            self._active = [each for each in self._active if each[3].ticket == each[2]]
+            heapify(self._active)
         count = self._woken.get(why)
         if count is None:
             count = self._woken[why] = self._wakes.labels(why)
@@ -422,6 +429,9 @@ class SchedulingQueue:
         queued.stage, queued.ticket, queued.since_s = QueueStage.BACKOFF, self._tickets, now_s
         queued.woken_by, queued.cause = why, None
         heappush(self._backoff, (until_s, self._tickets, queued))
+        if len(self._backoff) > _SWEEP_MIN + 2 * len(self._pods):
+            self._backoff = [each for each in self._backoff if each[2].ticket == each[1]]
+            heapify(self._backoff)
         self._on_ready()  # the loop may have to wake earlier than it planned
 
     def _promote(self, now_s: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from kedge.limits import Limits
 from kedge.placement.predicates import SUSPECT
 from kedge.placement.resources import CPU, MEMORY, PODS, node_allocatable
 from kedge.scheduler.state.columns import Bools, ChangeLog, Column, Ids, Ints, grown
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.shapes import NO_LABELS, PodRequest, ShapeKey, request_of
 from kedge.scheduler.state.tallies import CountedPods, Tallies
 
@@ -33,6 +34,8 @@ is rejected only by a node with more than 2**60 bytes (or thousandths of a CPU) 
 SCORED_MAX = 2**49
 """The largest amount in a score: ten thousand times it stays inside 64 bits. Scores above it are coarser."""
 _CAPACITY_MIN = 64
+_RESOURCES_MIN = 64
+"""Columns of resources below which none are dropped: each has 16 bytes a node."""
 _EDITS_MAX = 4
 """Nodes added or removed between two decisions before their order is built again."""
 NAME = "metadata.name (field)"
@@ -45,39 +48,6 @@ class SnapshotClaim(msgspec.Struct, frozen=True, gc=False):
     node: str
     request: PodRequest
     pods: CountedPods
-
-
-class NodeRow:
-    """One node, beside its columns. It stays while claims name it, even if the node is deleted."""
-
-    __slots__ = (
-        "claimed",
-        "claims",
-        "images",
-        "labels",
-        "name",
-        "offered",
-        "revision",
-        "row",
-        "scored",
-        "taints",
-        "uid",
-    )
-
-    def __init__(self, name: str, row: int) -> None:
-        self.name = name
-        self.row = row
-        self.uid = ""
-        self.revision = 0
-        self.labels: Mapping[str, str] = NO_LABELS
-        self.taints: tuple[Taint, ...] = ()
-        self.offered: Mapping[str, int] | None = None
-        """None while the node does not exist and only claims name it."""
-        self.claimed: dict[int, int] = {}
-        """Exact sums by resource column: the columns hold them cut at `AMOUNT_MAX`."""
-        self.scored = [0, 0]
-        self.claims: dict[str, None] = {}
-        self.images: tuple[ContainerImage, ...] = ()
 
 
 class Snapshot:
@@ -99,7 +69,9 @@ class Snapshot:
         self._places: Ints = np.zeros(0, np.int64)
         self.capacity = _CAPACITY_MIN
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
-        """The row of each resource in `offered` and `claimed`."""
+        """The row of each resource in `offered` and `claimed`. One that only pods name has none."""
+        self._resources_most = _RESOURCES_MIN
+        """With more than this, the columns that no node needs are dropped."""
         self.offered: Ints = np.zeros((3, self.capacity), np.int64)
         self._claimed: Ints = np.zeros((3, self.capacity), np.int64)
         self.scored_offered: Ints = np.zeros((2, self.capacity), np.int64)
@@ -362,10 +334,11 @@ class Snapshot:
     def _charge(self, node: NodeRow, request: PodRequest, sign: int) -> None:
         claimed, scored, requirements = node.claimed, node.scored, request.requirements
         for resource, amount in requirements.requests.items():
-            column = self.resources.get(resource)
-            if column is None:
-                column = self._new_resource(resource)
-            claimed[column] = claimed.get(column, 0) + sign * amount
+            total = claimed.get(resource, 0) + sign * amount
+            if total:
+                claimed[resource] = total
+            else:
+                claimed.pop(resource, None)
         cpu, memory = requirements.scored
         scored[0] += sign * cpu
         scored[1] += sign * memory
@@ -375,8 +348,8 @@ class Snapshot:
         for row in self._unwritten:
             node = self._by_row[row]
             claimed, scored = (node.claimed, node.scored) if node is not None else ({}, (0, 0))
-            for column in self.resources.values():
-                total = claimed.get(column, 0)
+            for resource, column in self.resources.items():
+                total = claimed.get(resource, 0)
                 self._claimed[column, row] = total if total <= AMOUNT_MAX else AMOUNT_MAX + 1
             self._scored_claimed[0, row] = min(scored[0], SCORED_MAX)
             self._scored_claimed[1, row] = min(scored[1], SCORED_MAX)
@@ -414,17 +387,32 @@ class Snapshot:
         self._order = None
         self.layout += 1
 
-    def _new_resource(self, resource: str) -> int:
-        column = self.resources[resource] = len(self.resources)
-        self.offered = np.vstack([self.offered, np.zeros((1, self.capacity), np.int64)])
-        self._claimed = np.vstack([self._claimed, np.zeros((1, self.capacity), np.int64)])
-        return column
+    def _add_resources(self, added: Collection[str], offered: Collection[str]) -> None:
+        """Make columns for the resources of `offered` that a node is the first to offer."""
+        if len(self.resources) + len(added) > self._resources_most:
+            self._drop_resources(offered)
+            self._resources_most = max(_RESOURCES_MIN, 2 * (len(self.resources) + len(added)))
+        for resource in added:
+            self.resources[resource] = len(self.resources)
+        more = np.zeros((len(added), self.capacity), np.int64)
+        self.offered = np.vstack([self.offered, more])
+        self._claimed = np.vstack([self._claimed, more])
+        for node in self._rows.values():
+            if any(resource in node.claimed for resource in added):  # pods may name a resource before a node offers it
+                self._unwritten[node.row] = None
+
+    def _drop_resources(self, offered: Collection[str]) -> None:
+        """Drop the columns of resources that no node offers any more. `offered`: those of a node that changes."""
+        used = {CPU, MEMORY, PODS, *offered, *(each for node in self._rows.values() for each in node.offered or ())}
+        kept = [each for each in self.resources if each in used]
+        columns = [self.resources[each] for each in kept]
+        self.offered, self._claimed = self.offered[columns], self._claimed[columns]
+        self.resources = {each: column for column, each in enumerate(kept)}
 
     def _offer(self, node: NodeRow, offered: Mapping[str, int]) -> None:
         row = node.row
-        for resource in offered:
-            if resource not in self.resources:
-                self._new_resource(resource)
+        if added := [resource for resource in offered if resource not in self.resources]:
+            self._add_resources(added, offered)
         self.offered[:, row] = 0
         for resource, amount in offered.items():
             self.offered[self.resources[resource], row] = min(amount, AMOUNT_MAX)

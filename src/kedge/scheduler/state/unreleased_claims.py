@@ -85,7 +85,10 @@ class UnreleasedClaims:
         held, known = self._held(node), self._known_to(node)
         for uid, revision in tuple(self._claims.get(node, {}).items()):
             if uid not in held and known >= revision:
-                self._drop(uid)
+                claim = self._snapshot.claim(uid)
+                if claim is not None and claim.node == node:
+                    self._drop(uid)
+                self.forget(uid, node)  # an attempt may have assumed the pod elsewhere, and taken its claim along
 
     def review_all(self) -> None:
         """The safety net: a cache may advance without a change."""
@@ -95,7 +98,8 @@ class UnreleasedClaims:
     def ledger_refused(self, node: str, revision: Revision) -> None:
         """A revision of a node's ledger refused a bind: once the cache shows it, count what it holds."""
         found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
-        if found is not None and found.revision >= revision:
+        # Without a ledger here the cache is behind, or the ledger was deleted: then no change of it will come.
+        if (found.revision if found is not None else self._known_to(node)) >= revision:
             self.adopt(node)
         else:
             self._refused_by[node] = max(revision, self._refused_by.get(node, NO_REVISION))

@@ -9,7 +9,7 @@ from kedge.placement.reasons import BLOCKER_LABELS, Reason
 from kedge.scheduler.pipeline.plugin import ClaimFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import Bools, Rows
-from kedge.scheduler.state.snapshot import NodeRow
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.tallies import PodTally, PortConflictRule
 
 

@@ -14,8 +14,9 @@ from kedge.placement.reasons import Reason
 from kedge.scheduler.pipeline.plugin import Blocker, ClaimFilter, ShapeContext
 from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import EVERY, Bools, Rows
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.shapes import PodRequirements
-from kedge.scheduler.state.snapshot import AMOUNT_MAX, NodeRow, Snapshot
+from kedge.scheduler.state.snapshot import AMOUNT_MAX, Snapshot
 
 
 class ResourceFilter(ClaimFilter):
@@ -40,12 +41,12 @@ class ResourceFilter(ClaimFilter):
         return fitting
 
     def passes(self, node: NodeRow) -> bool:
-        offered, claimed, columns = node.offered, node.claimed, self._snapshot.resources
+        offered, claimed = node.offered, node.claimed
         if offered is None:
             return False
         for resource, amount in self._amounts:
             has = offered.get(resource, 0)
-            if claimed.get(columns.get(resource, -1), 0) + amount > (has if has < AMOUNT_MAX else AMOUNT_MAX):
+            if claimed.get(resource, 0) + amount > (has if has < AMOUNT_MAX else AMOUNT_MAX):
                 return False
         return True
 

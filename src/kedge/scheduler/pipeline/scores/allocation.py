@@ -13,8 +13,9 @@ import numpy as np
 from kedge.placement.resources import CPU, MEMORY
 from kedge.scheduler.pipeline.plugin import POINTS_MAX, RowScore, ShapeContext, Weights
 from kedge.scheduler.state.columns import EVERY, Bools, Ints, Rows
+from kedge.scheduler.state.node_row import NodeRow
 from kedge.scheduler.state.shapes import PodRequirements
-from kedge.scheduler.state.snapshot import SCORED_MAX, NodeRow, Snapshot
+from kedge.scheduler.state.snapshot import SCORED_MAX, Snapshot
 
 LEAST_ALLOCATED = "least-allocated"
 MOST_ALLOCATED = "most-allocated"
@@ -102,7 +103,7 @@ class AllocationScore(RowScore):
             return 0
         known = (
             offered.get(CPU, 0), offered.get(MEMORY, 0),
-            scored[0], scored[1], claimed.get(0, 0), claimed.get(1, 0),
+            scored[0], scored[1], claimed.get(CPU, 0), claimed.get(MEMORY, 0),
         )  # fmt: skip
         found = self._known.get(known)
         if found is None:
@@ -126,7 +127,7 @@ class AllocationScore(RowScore):
         return (
             (offered.get(CPU, 0), offered.get(MEMORY, 0)),
             (node.scored[0], node.scored[1]),
-            (claimed.get(0, 0), claimed.get(1, 0)),
+            (claimed.get(CPU, 0), claimed.get(MEMORY, 0)),
         )
 
     def _of(self, offered: tuple[int, ...], scored: tuple[int, ...], claimed: tuple[int, ...]) -> int:

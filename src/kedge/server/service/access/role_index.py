@@ -103,8 +103,10 @@ class RoleIndex:
         if role.aggregation_rule is None:
             return role.rules
         known = self._aggregated.get(role.name)
-        if known is None:
-            known = self._aggregated[role.name] = tuple(self._collect(role))
+        if known is None or self.cluster_roles.get(role.name) is not role:
+            known = tuple(self._collect(role))
+            if self.cluster_roles.get(role.name) is role:  # not an older version, or a role that is gone
+                self._aggregated[role.name] = known
         return known
 
     def _collect(self, role: ClusterRoleView) -> dict[PolicyRule, None]:

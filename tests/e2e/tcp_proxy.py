@@ -34,11 +34,15 @@ class Proxy:
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
-    async def refuse(self) -> None:
-        """Stop listening, and close every connection."""
+    def refuse_new(self) -> None:
+        """Stop listening. Connections that are open go on."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def refuse(self) -> None:
+        """Stop listening, and close every connection."""
+        self.refuse_new()
         self.hang_up()
 
     def hang_up(self) -> None:

@@ -18,7 +18,7 @@ from tests.e2e.incident_stories import ACTS, CHAOS, STORIES, end_workloads
 
 from kedge.observe.readers.recording import read_recording
 
-IN_CI = ("missing-replica", "server-killed")
+IN_CI = ("missing-replica", "server-killed", "clocks-step-back")
 """CI runs these; `make soak` runs all."""
 
 

@@ -17,8 +17,7 @@ from kedge.cli.joining.options import IdentitySource, identity_options
 from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
-from kedge.client.contract import Transport
-from kedge.client.http import ServerAddress
+from kedge.client.http import FailoverTransport, ServerAddress
 from kedge.env import Env
 from kedge.errors import Unavailable
 from kedge.limits import Limits
@@ -55,7 +54,7 @@ def agent(
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
     host, port = parse_listen(listen)
 
-    async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+    async def work(transport: FailoverTransport, env: Env, stop: asyncio.Event) -> None:
         from kedge.agent.core import Agent, ApiAccess
         from kedge.agent.process import ProcessDriver
         from kedge.agent.process.endpoint import AgentEndpoint
@@ -77,7 +76,7 @@ def agent(
         access = ApiAccess(server.host, server.port, authorities) if authorities else None
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
-        incidents = RemoteIncidents(source.addresses)
+        incidents = RemoteIncidents(transport.rest_clients)
         async with recording_process(client, env, state / DECISIONS, incidents, process=f"agent-{name}") as recorder:
             running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
             beside = [proxying, *spawn_certificate(client, env, name, address, endpoint)]

@@ -16,7 +16,6 @@ from kedge.cli.joining.options import IdentitySource
 from kedge.cli.listen_address import parse_listen
 from kedge.cli.state_folder import DECISIONS, command_errors, folder_lock
 from kedge.cli.up import default_state
-from kedge.client.contract import Transport
 from kedge.client.http import FailoverTransport, read_kubeconfig, with_servers
 from kedge.env import Env, system_env
 from kedge.errors import Terminal, Unavailable
@@ -36,7 +35,7 @@ STATE_OPTION = click.option(
 COPIES_MAX: Final = 64
 """Processes of one component with one state folder, on one machine."""
 
-Work = Callable[[Transport, Env, asyncio.Event], Awaitable[None]]
+Work = Callable[[FailoverTransport, Env, asyncio.Event], Awaitable[None]]
 
 
 @contextmanager
@@ -73,7 +72,7 @@ def run_component(
     `identity`."""
     env = system_env(limits=limits)
 
-    async def measured(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+    async def measured(transport: FailoverTransport, env: Env, stop: asyncio.Event) -> None:
         async with _metrics_served(metrics_listen, name, env):
             await work(transport, env, stop)
 

@@ -15,7 +15,7 @@ from kedge.cli.joining.options import IdentitySource, identity_options
 from kedge.cli.listen_address import METRICS_OPTION
 from kedge.cli.log_options import log_options
 from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
-from kedge.client.contract import Transport
+from kedge.client.http import FailoverTransport
 from kedge.env import Env
 from kedge.limits import Limits
 
@@ -43,7 +43,7 @@ def scheduler(
 ) -> None:
     """Run a scheduler until SIGTERM. One of several of the same name leads; the others stand by with warm caches."""
 
-    async def work(transport: Transport, env: Env, stop: asyncio.Event) -> None:
+    async def work(transport: FailoverTransport, env: Env, stop: asyncio.Event) -> None:
         from kedge.cli.incidents.servers import RemoteIncidents
         from kedge.cli.wiring import ControlPlane, run_until
         from kedge.scheduler import DEFAULT_NAME
@@ -59,7 +59,7 @@ def scheduler(
                     schedulers=names,
                     controllers=False,
                     send_spans=send_spans,
-                    incidents=RemoteIncidents(source.addresses),
+                    incidents=RemoteIncidents(transport.rest_clients),
                 )
                 await run_until(plane, stop)
 

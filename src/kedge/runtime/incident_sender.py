@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -61,6 +62,8 @@ class IncidentSender:
         """Incidents that this process has not sent everything for."""
         self._reached: dict[str, datetime] = {}
         """By open incident: the time that the log reaches back to for it."""
+        self._first_segment: dict[str, int] = {}
+        """By open incident: the number of the segment that was written when this process saw the incident first."""
         self._begun: set[str] = set()
         self._repeat_s: dict[str, float] = {}
         """By incident: when to try again after a failure."""
@@ -86,6 +89,7 @@ class IncidentSender:
         if name not in self._open and len(self._open) >= self._env.limits.incidents_max:
             _log.warning("incident %s is not recorded here: %d are open, which is the limit", name, len(self._open))
             return
+        self._first_segment.setdefault(name, self._log.segment_number)
         opened = change.new.metadata.creation_timestamp or self._env.now()
         self._open[name] = _Incident(min(spec.since or opened, opened), spec.until, spec.stopped, spec.live)
         self._changed.set()
@@ -145,7 +149,7 @@ class IncidentSender:
         if self._env.now() < incident.until and not incident.stopped:
             await self._send_live(name, incident)
             return
-        for path in self._segments(incident.since):
+        for path in self._segments(name, incident.since):
             await self._send(name, path)
         await self._server.end(name, self._process)
         if self._open.get(name) == incident:
@@ -155,7 +159,7 @@ class IncidentSender:
         if not incident.live or self._env.monotonic() < self._live_s:
             return
         self._live_s = self._env.monotonic() + self._env.limits.incident_live_s
-        for path in self._segments(incident.since):
+        for path in self._segments(name, incident.since):
             await self._send(name, path)
 
     def _forget(self, name: str) -> None:
@@ -163,6 +167,7 @@ class IncidentSender:
             del self._sent_to[place]
         self._open.pop(name, None)
         self._reached.pop(name, None)
+        self._first_segment.pop(name, None)
         self._begun.discard(name)
         self._repeat_s.pop(name, None)
 
@@ -173,11 +178,17 @@ class IncidentSender:
             for _ in self._recorder.reach_back(name, since):
                 await asyncio.sleep(0)
 
-    def _segments(self, since: datetime) -> list[Path]:
-        """Segments that may have records from then on: those that were written to afterwards."""
+    def _segments(self, name: str, since: datetime) -> list[Path]:
+        """Segments that may have records from then on: those that this process wrote since it takes part, and before
+        them those that were written to afterwards, with every later one. A clock that is stepped back gives a segment
+        an older time than the one before it has."""
         late = since.timestamp() - self._env.limits.decision_log_sync_s
-        found = segments(self._log.directory).values()
-        return [path for path in found if path.exists() and path.stat().st_mtime >= late]
+        first_own = self._first_segment.get(name, inf)
+        found = [(number, path) for number, path in segments(self._log.directory).items() if path.exists()]
+        for place, (number, path) in enumerate(found):
+            if number >= first_own or path.stat().st_mtime >= late:
+                return [path for _, path in found[place:]]
+        return []
 
     async def _send(self, incident: str, path: Path) -> None:
         size = self._env.limits.incident_slice_bytes

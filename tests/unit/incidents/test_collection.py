@@ -7,11 +7,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.e2e.tcp_proxy import Proxy
 from tests.kit.loops import on_loop
+from tests.objects import CONFIG_MAP
 
 from kedge.api.access import AUTHENTICATED, MASTERS, Caller
+from kedge.api.requests import ListOptions
 from kedge.cli.incidents.collection import ServerSet, server_set
-from kedge.client.http import RestClient, ServerAddress
+from kedge.cli.incidents.servers import RemoteIncidents
+from kedge.client.contract import Client
+from kedge.client.http import FailoverTransport, RestClient, ServerAddress
 from kedge.env import system_env
 from kedge.errors import Terminal, Unavailable
 from kedge.server.http.access import Authenticator
@@ -44,6 +49,10 @@ async def running(folder: Path) -> AsyncIterator[tuple[IncidentFolder, RestClien
     finally:
         await client.close()
         await listener.stop()
+
+
+def address_of(client: RestClient) -> ServerAddress:
+    return client._pool._address
 
 
 def put(folder: IncidentFolder, process: str, part: str, data: bytes, *, done: bool) -> None:
@@ -94,3 +103,35 @@ async def test_other_servers_need_an_https_address() -> None:
     with pytest.raises(Terminal):
         async with server_set(ServerAddress("127.0.0.1", 1), ["nonsense"]):
             pass
+
+
+@on_loop
+async def test_records_leave_on_the_connections_that_a_process_works_with(tmp_path: Path) -> None:
+    """A process may be unable to open others: after a step of its clock a server's certificate is not yet valid."""
+    async with running(tmp_path) as (folder, direct):
+        server = address_of(direct)
+        proxy = Proxy(f"{server.host}:{server.port}")
+        await proxy.listen()
+        env = system_env()
+        transport = FailoverTransport([ServerAddress("127.0.0.1", proxy.port)], env)
+        await Client(transport, env, component="test").list(CONFIG_MAP, ListOptions())
+        proxy.refuse_new()
+        incidents = RemoteIncidents(transport.rest_clients)
+        assert await incidents.begin("first", "agent-a")
+        assert await incidents.append("first", "agent-a", "part-1", 0, b"abc") == 3
+        await incidents.end("first", "agent-a")
+        assert [each.done for each in folder.find("first").processes] == [True]
+        await transport.close()
+        await proxy.close()
+
+
+@on_loop
+async def test_a_process_sends_to_the_next_server_if_one_does_not_answer(tmp_path: Path) -> None:
+    async with running(tmp_path) as (folder, direct):
+        env = system_env()
+        transport = FailoverTransport([ServerAddress("127.0.0.1", 1), address_of(direct)], env)
+        incidents = RemoteIncidents(transport.rest_clients)
+        for _ in range(2):
+            await incidents.begin("first", "agent-a")
+        assert [each.name for each in folder.find("first").processes] == ["agent-a"]
+        await transport.close()

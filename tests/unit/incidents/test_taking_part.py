@@ -4,6 +4,7 @@ is removed by hand; what they could not send is stated."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -128,6 +129,26 @@ async def test_a_process_with_a_wrong_clock_sends_when_the_incident_is_stopped(c
         await eventually(lambda: world.all_done("first"))
 
 
+@pytest.mark.parametrize("steps_s", [-400.0, 400.0])
+@on_loop
+async def test_a_process_whose_clock_is_stepped_in_an_incident_sends_what_it_recorded_then(
+    steps_s: float, tmp_path: Path
+) -> None:
+    """A step of the machine's clock changes the times of its files too."""
+    async with cluster(tmp_path) as world, world.process("a") as recorder:
+        await world.start("first")
+        await world.taking_part("first", 1)
+        recorder.take(decision("d-1", began=world.env.now(), kept="other: a test"))
+        stepped = world.env.now() + timedelta(seconds=steps_s)
+        recorder.take(decision("d-2", began=stepped, kept="other: a test"))
+        await eventually(lambda: b"d-2" in b"".join(each.read_bytes() for each in segments(tmp_path / "a").values()))
+        for each in segments(tmp_path / "a").values():
+            os.utime(each, (stepped.timestamp(), stepped.timestamp()))
+        await world.stop("first")
+        await eventually(lambda: world.all_done("first"))
+        assert [each.id for one in world.recordings("first") for each in one.decisions] == ["d-1", "d-2"]
+
+
 @on_loop
 async def test_a_window_that_is_removed_by_hand_ends_an_incident_and_the_next_one_is_recorded(tmp_path: Path) -> None:
     async with cluster(tmp_path) as world, world.process("a") as recorder:
@@ -224,6 +245,17 @@ def test_decisions_of_a_window_are_in_the_file_whatever_the_clock_of_their_proce
     other = part(tmp_path, "other", encoded(kept_at("d-3", -400, "window: before")))
     _, found = merged(ahead, behind, other)
     assert [each.id for each in found.decisions] == ["d-2", "d-1"]
+
+
+def test_decisions_around_a_step_of_the_clock_are_in_the_file_and_those_before_the_incident_are_not(
+    tmp_path: Path,
+) -> None:
+    """The order of the log has them, whatever rule kept them. The clock shows times that it had shown before."""
+    before, late = kept_at("d-1", -300, "retry"), kept_at("d-5", -350, "input: of d-4")
+    inside = (kept_at("d-2", 5), kept_at("d-3", -390, "failure: Conflict"), late, kept_at("d-4", -380))
+    files = [part(tmp_path, f"{number}", encoded(each)).files[0] for number, each in enumerate((before, *inside))]
+    _, found = merged(IncidentParts("a", done=True, files=files))
+    assert {each.id for each in found.decisions} == {"d-2", "d-3", "d-4"}
 
 
 @pytest.mark.parametrize("garbage", [b"nothing of a kept file", bytes(5_000)])

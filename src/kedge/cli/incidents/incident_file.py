@@ -80,7 +80,8 @@ def merge_parts(
                 found.append(decode_recording(read_kept(path)))
             except BadKeptFile as error:
                 gaps.append(f"{each.process}: part {path.name} cannot be read: {error}")
-        own = {one.id: one for part in found for one in _of_incident(name, since, until, part.decisions)}
+        logged = [one for part in found for one in part.decisions]
+        own = {one.id: one for one in _of_incident(name, since, until, logged)}
         size = sum(path.stat().st_size for path in each.files)
         processes.append(IncidentProcess(each.process, each.done, len(own), size))
         decisions.update(own)
@@ -104,20 +105,23 @@ def merge_parts(
 
 
 def _of_incident(name: str, since: datetime, until: datetime, decisions: Sequence[Decision]) -> Iterator[Decision]:
-    """The decisions of the incident: those of its time, by the clock of their process.
+    """The decisions of the incident, from those of one log in its order: those of its time, by the clock of their
+    process.
 
     That clock may be wrong, or be stepped meanwhile. Decisions that the window of the incident kept belong to it
-    whatever their time is, and so does everything between them.
+    whatever their time is, and so does everything between them in the log, except decisions from before the incident
+    that were logged late, because others had read what they wrote.
     """
-    times: dict[str, tuple[datetime, datetime]] = {}
-    for each in decisions:
-        first, last = times.get(each.process, (since, until))
+    places: dict[str, tuple[int, int]] = {}
+    """By process: where its first and its last decision are that the window kept."""
+    for place, each in enumerate(decisions):
         if each.kept == f"{KeepReason.WINDOW}: {name}":
-            first, last = min(first, each.began), max(last, each.began)
-        times[each.process] = first, last
-    for each in decisions:
-        first, last = times[each.process]
-        if first <= each.began <= last:
+            first, _ = places.get(each.process, (place, place))
+            places[each.process] = first, place
+    for place, each in enumerate(decisions):
+        first, last = places.get(each.process, (0, -1))
+        logged_late = each.kept.partition(":")[0] == KeepReason.INPUT
+        if since <= each.began <= until or (first <= place <= last and not logged_late):
             yield each
 
 

@@ -6,8 +6,7 @@ import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kedge.client.http import ServerAddress
-from kedge.client.http.rest import RestClient
+from kedge.client.http import RestClient
 from kedge.errors import Unavailable
 from kedge.server.http.incidents import INCIDENTS_PATH, PART_TYPE
 from kedge.server.incidents import IncidentFolder
@@ -31,10 +30,15 @@ class OwnIncidents:
 
 
 class RemoteIncidents:
-    """The first of some servers that answers. The addresses are read for each call: certificates are renewed."""
+    """The first of some servers that answers.
 
-    def __init__(self, addresses: Callable[[], Sequence[ServerAddress]]) -> None:
-        self._addresses = addresses
+    Records leave on the connections that the process works with. A connection of its own would need a handshake, in
+    which the certificate of a young server is not yet valid for a process whose clock was stepped back.
+    """
+
+    def __init__(self, servers: Callable[[], Sequence[RestClient]]) -> None:
+        """`servers` is called for each request: certificates are renewed, and servers change."""
+        self._servers = servers
 
     async def begin(self, incident: str, process: str) -> bytes:
         reply = await self._post(f"{INCIDENTS_PATH}/{incident}/{process}", {})
@@ -49,12 +53,9 @@ class RemoteIncidents:
 
     async def _post(self, path: str, query: dict[str, str], data: bytes = b"") -> Any:
         failure = Unavailable("no API server is known: check the kubeconfig")
-        for address in self._addresses():
-            rest = RestClient(address, on_warning=lambda _: None)
+        for server in self._servers():
             try:
-                return await rest.call("POST", path, query=query, data=data, content_type=PART_TYPE.decode())
+                return await server.call("POST", path, query=query, data=data, content_type=PART_TYPE.decode())
             except Unavailable as error:
                 failure = error
-            finally:
-                await rest.close()
         raise failure

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from kedge.api.kinds import Registry
 from kedge.api.requests import OpenWatch, Reply, Request, WatchEvent
 from kedge.client.http.kubeconfig import ServerAddress
+from kedge.client.http.rest import RestClient
 from kedge.client.http.transport import HttpTransport
 from kedge.env import Env
 from kedge.errors import OutcomeUnknown, Terminal, Unavailable
@@ -50,6 +51,10 @@ class FailoverTransport:
     def server(self) -> ServerAddress:
         """The one in use."""
         return self._addresses[self._current]
+
+    def rest_clients(self) -> list[RestClient]:
+        """Plain calls of each server over the connections of this transport, the server in use first."""
+        return [each.rest for each in (*self._transports[self._current :], *self._transports[: self._current])]
 
     async def use(self, addresses: Sequence[ServerAddress]) -> None:
         """Send the next requests to these servers, with their identity. Requests and watches under way go on."""

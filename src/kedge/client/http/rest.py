@@ -23,8 +23,11 @@ _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 class RestClient:
     """One server. Each call is sent once: the person or script that runs the command decides about a repeat."""
 
-    def __init__(self, address: ServerAddress, *, on_warning: Callable[[str], None]) -> None:
-        self._pool = ConnectionPool(address)
+    def __init__(
+        self, address: ServerAddress, *, on_warning: Callable[[str], None], pool: ConnectionPool | None = None
+    ) -> None:
+        """`pool` are connections to that address that another client has too; without it this one has its own."""
+        self._pool = ConnectionPool(address) if pool is None else pool
         self._on_warning = on_warning
 
     async def call(

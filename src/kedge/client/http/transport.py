@@ -33,6 +33,7 @@ from kedge.client.http import wire
 from kedge.client.http.batches import WriteBatches
 from kedge.client.http.connection import ClientConnection, ConnectionBroken, ConnectionPool, HttpReply, RequestNotSent
 from kedge.client.http.kubeconfig import ServerAddress
+from kedge.client.http.rest import RestClient
 from kedge.errors import NotFound, OperatingError, OutcomeUnknown, Unavailable, from_status
 from kedge.keys import NO_REVISION
 
@@ -48,6 +49,8 @@ class HttpTransport:
         """`is_kedge`: the server knows operation ids and fences, so a write may be repeated, and its revisions are of
         one sequence. Kubernetes promises neither."""
         self._pool = ConnectionPool(address)
+        self.rest = RestClient(address, on_warning=lambda _: None, pool=self._pool)
+        """Plain calls over the connections of this transport."""
         self._writes = WriteBatches(self._pool)
         self._kinds = kinds
         self._is_kedge = is_kedge

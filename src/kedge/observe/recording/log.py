@@ -140,6 +140,11 @@ class DecisionLog:
     def directory(self) -> Path:
         return self._directory
 
+    @property
+    def segment_number(self) -> int:
+        """The number of the segment that the next record is written to."""
+        return self._next_number - (self._descriptor >= 0)
+
     # -- writing -----------------------------------------------------------------------------------
 
     def add_source(self, append_all: Callable[[], None]) -> None:

@@ -69,3 +69,40 @@ def small_run() -> ScenarioRun:
     run = run_scenario(parse_scenario(SMALL), keep=True)
     assert run.passed, run.violation
     return run
+
+
+TIED = """\
+scenario: tied
+story: Pods that fit equally well on several nodes.
+world:
+  nodes:
+    - {name: node-a}
+    - {name: node-b}
+    - {name: node-c}
+    - {name: node-d}
+  controllers: [replicaset, node-lifecycle, garbage]
+steps:
+  - at: 1s
+    admit:
+      apiVersion: apps/v1
+      kind: ReplicaSet
+      metadata: {name: web}
+      spec:
+        replicas: 6
+        selector: {matchLabels: {app: web}}
+        template:
+          metadata: {labels: {app: web}}
+          spec: {containers: [{name: main, image: "web:1", resources: {requests: {cpu: 500m}}}]}
+  - expect: {object: ReplicaSet/web, field: status.readyReplicas, is: 6, within: 30s}
+  - note: the end
+    at: 20s
+settles within: 0s
+"""
+
+
+@cache
+def tied_run(seed: int) -> ScenarioRun:
+    """A run of it with that seed."""
+    run = run_scenario(parse_scenario(TIED), keep=True, seed=seed)
+    assert run.passed, run.violation
+    return run

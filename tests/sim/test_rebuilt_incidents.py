@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.recorded_runs import small_run
+from tests.kit.recorded_runs import small_run, tied_run
 
 from kedge.observe.readers.recording import Recording
 from kedge.sim.incident.draft import seconds_of
@@ -81,6 +81,31 @@ def test_the_components_decide_the_same_again() -> None:
     # The heartbeat after a partition comes when the agent tries again, which the records do not show to the second.
     assert [str(each) for each in found.departures if each.at_s < 80] == []
     assert found.same > 10
+
+
+def tied_program(seed: int) -> IncidentProgram:
+    run = tied_run(seed)
+    begin = run.recording.states[0].at + timedelta(seconds=run.begin_s)
+    return IncidentProgram(rebuild(run.recording, begin=begin).draft, run.recording, begin)
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_ties_between_nodes_are_broken_as_recorded(seed: int) -> None:
+    program = tied_program(seed)
+    assert len(program.draft.document["world"]["draws"]) == 6
+    for other in (0, 1):
+        one = replace(program, seed=other)
+        assert [str(each) for each in one.compare(one.run()).departures] == []
+
+
+def test_without_recorded_draws_ties_are_broken_otherwise() -> None:
+    departed = 0
+    for seed in (11, 12, 13):
+        program = tied_program(seed)
+        world = {name: value for name, value in program.draft.document["world"].items() if name != "draws"}
+        program = replace(program, draft=program.draft.changed(world=world))
+        departed += bool(program.compare(program.run()).departures)
+    assert departed == 3
 
 
 def test_a_run_that_departs_names_the_first_decision() -> None:

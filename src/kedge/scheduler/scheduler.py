@@ -22,7 +22,7 @@ from kedge.runtime.catch_up import wait_caught_up
 from kedge.runtime.lease import LeaderElection, Leadership, no_note
 from kedge.runtime.steps import StepBudget
 from kedge.scheduler.binding.binder import Binder
-from kedge.scheduler.cycle.attempt import SchedulingCycle
+from kedge.scheduler.cycle.attempt import DrawFor, SchedulingCycle
 from kedge.scheduler.queue.scheduling_queue import QueueStage, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import EventRecorder
@@ -64,7 +64,9 @@ class Scheduler:
         lease_namespace: str = LEASE_NAMESPACE,
         caches: CacheSet | None = None,
         recorder: Recorder | None = None,
+        draw_for: DrawFor | None = None,
     ) -> None:
+        """`draw_for` breaks ties between nodes; without it they are broken at random."""
         self.name = name
         self._client = client
         self._env = env
@@ -110,7 +112,15 @@ class Scheduler:
             on_failure=self._end_term,
         )
         self._cycle = SchedulingCycle(
-            client, env, self.cluster_state, self.queue, self._attempts, self._binder, self._event_recorder, name
+            client,
+            env,
+            self.cluster_state,
+            self.queue,
+            self._attempts,
+            self._binder,
+            self._event_recorder,
+            name,
+            draw_for or (lambda _: env.random.getrandbits(31)),
         )
         lease = Key(LEASE_KIND, lease_namespace, name)
         note = no_note if recorder is None else recorder.note

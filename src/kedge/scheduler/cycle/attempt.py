@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 
 from kedge.api.holds import HELD, Hold, active_hold
@@ -17,7 +17,7 @@ from kedge.api.wellknown import HOLD_PREFIX
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
-from kedge.keys import Fence
+from kedge.keys import Fence, Key
 from kedge.placement.resources import CPU, MEMORY
 from kedge.runtime.cache import Behind
 from kedge.scheduler.binding.binder import Binder
@@ -36,6 +36,8 @@ from kedge.scheduler.state.nominations import Nomination
 from kedge.scheduler.state.shapes import shape_key
 from kedge.tasks import gather_ended
 
+DrawFor = Callable[[Key], int]
+"""The draw that breaks ties in an attempt for this pod."""
 _COSTLY = 8
 """The cost of a gang, or of an attempt without a feasible node, in ordinary attempts."""
 
@@ -53,7 +55,9 @@ class SchedulingCycle:
         binder: Binder,
         event_recorder: EventRecorder,
         scheduler: str,
+        draw_for: DrawFor,
     ) -> None:
+        self._draw_for = draw_for
         self._client = client
         self._env = env
         self._name = scheduler
@@ -158,7 +162,7 @@ class SchedulingCycle:
         return decide(
             cluster_state.snapshot,
             policies.request_of(view),
-            self._env.random.getrandbits(31),
+            self._draw_for(queued.key),
             settings=policies.settings_of(view),
             room=cluster_state.quotas.room_of(queued.key.namespace),
             excluded=self._binder.refusals.excluded(queued.uid),

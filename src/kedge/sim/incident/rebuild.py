@@ -7,7 +7,7 @@ again; `effects` compares the run with the recording.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -19,7 +19,7 @@ from kedge.errors import KedgeError
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.readers.recording import Recording
-from kedge.sim.incident.draft import DUMP, ScenarioDraft, duration, seconds_of
+from kedge.sim.incident.draft import DUMP, ScenarioDraft, duration, named, seconds_of
 from kedge.sim.incident.late_watches import late_watches
 from kedge.sim.incident.outside_writes import outside_acts
 from kedge.sim.incident.recorded_failures import recorded_failures
@@ -68,6 +68,9 @@ def rebuild(recording: Recording, *, name: str = "incident", begin: datetime | N
     components = _components(recording)
     copies = _copies(recording)
     limits = _limits(recording)
+    world = _world(recording, copies, limits)
+    if draws := list(_draws(recording, begin)):
+        world["draws"] = draws
     acts = outside_acts(recording, held, begin)
     steps = [
         *acts.steps,
@@ -81,7 +84,7 @@ def rebuild(recording: Recording, *, name: str = "incident", begin: datetime | N
     document = {
         "scenario": name,
         "story": f"Rebuilt from a recording of {lasted_s:.0f} s with {len(recording.decisions)} decisions.",
-        "world": _world(recording, copies, limits),
+        "world": world,
         "steps": [{"at": duration(lasted_s + _TAIL_S), "note": "the recording ends"}],
         "meanwhile": sorted(steps, key=lambda step: seconds_of(step["at"])),
         "settles within": "0s",
@@ -157,6 +160,17 @@ def _world(recording: Recording, copies: Mapping[str, int], limits: Mapping[str,
     if limits:
         world["limits"] = dict(limits)
     return world
+
+
+def _draws(recording: Recording, begin: datetime) -> Iterator[dict[str, Any]]:
+    """The draws of attempts in which they may matter: several nodes were feasible, or pods were preempted."""
+    for decision in recording.decisions:
+        attempt, at_s = decision.scheduling, (decision.began - begin).total_seconds()
+        if attempt is None or attempt.draw is None or attempt.choice is None or at_s < 0:
+            continue
+        if (attempt.choice.node and attempt.choice.feasible > 1) or attempt.victims:
+            pod = named(decision.key.kind, decision.key.namespace, decision.key.name)
+            yield {"pod": pod, "at": duration(at_s), "draw": attempt.draw}
 
 
 def _limits(recording: Recording) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs a file again as a whole cluster: the scenario of a kept run with its tape, or a recorded incident rebuilt.
 
-A rebuilt incident is compared with its recording; of a few seeds the nearest run is kept, because ties of scores and
-the order of ready processes are random.
+A rebuilt incident is compared with its recording; of a few seeds the nearest run is kept, because the
+order of ready processes and pauses before retries are random.
 """
 
 from __future__ import annotations

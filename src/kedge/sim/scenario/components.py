@@ -11,6 +11,7 @@ from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Component, ComponentFactory, ProcessContext
 from kedge.sim.kernel.targets import find_object
+from kedge.sim.scenario.recorded_draws import RecordedDraws
 
 __all__ = ["CONTROLLERS", "REPAIR", "controller_maker", "is_reference", "scheduler_maker", "source_of"]
 
@@ -41,8 +42,15 @@ def source_of(reference: str) -> Path | None:
     return None if file is None else Path(file)
 
 
-def scheduler_maker(name: str) -> ComponentFactory:
+def scheduler_maker(name: str, draws: RecordedDraws) -> ComponentFactory:
     def made(context: ProcessContext) -> Component:
-        return Scheduler(context.client, context.env, name=name, caches=context.caches, recorder=context.recorder)
+        return Scheduler(
+            context.client,
+            context.env,
+            name=name,
+            caches=context.caches,
+            recorder=context.recorder,
+            draw_for=draws.of_scheduler(context.env),
+        )
 
     return made

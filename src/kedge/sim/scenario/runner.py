@@ -34,6 +34,7 @@ from kedge.sim.scenario.components import controller_maker, is_reference, schedu
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.kept_scenarios import ScenarioVariant, scenario_section
 from kedge.sim.scenario.predicates import Predicate
+from kedge.sim.scenario.recorded_draws import RecordedDraws
 from kedge.sim.scenario.safeguards import find_safeguard
 from kedge.sim.scenario.schema import Expectation, Scenario, ScenarioStep, find_invariant
 from kedge.sim.scenario.scripted_faults import FaultScript, ScriptedCluster
@@ -268,8 +269,9 @@ class _ScenarioRunner:
         if plan.controllers:
             makers = [controller_maker(name) for name in plan.controllers]
             cluster.boot("manager", makers, copies=plan.managers)
+        draws = RecordedDraws(plan.draws, lambda: self._sim.now_s - self.begin_s)
         for name, copies in plan.schedulers.items():
-            cluster.boot(name, [scheduler_maker(name)], copies=copies)
+            cluster.boot(name, [scheduler_maker(name, draws)], copies=copies)
         deadline_s = self._sim.now_s + OPEN_S_MAX
         while not self._nodes_ready() and self._sim.now_s < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)

@@ -37,6 +37,7 @@ from kedge.sim.scenario.document import (
     texts,
 )
 from kedge.sim.scenario.predicates import NeverPredicate, Predicate, key_named, parse_predicate, read_predicate
+from kedge.sim.scenario.recorded_draws import RecordedDraw
 from kedge.sim.scenario.safeguards import find_safeguard, safeguards
 from kedge.sim.scenario.steps import VERBS, Verb, policies_named
 from kedge.sim.standard import LIMITS
@@ -80,6 +81,8 @@ class ScenarioWorld:
     admission: tuple[PolicyPlan, ...]
     dump: ScenarioDump | None
     """Objects of a real cluster, loaded before all others."""
+    draws: tuple[RecordedDraw, ...] = ()
+    """How ties between nodes are broken; at random for other pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,7 @@ def _world(part: YamlNode) -> ScenarioWorld:
         namespaces=world.take("namespaces", texts, ()),
         objects=world.take("objects", lambda part: tuple(manifest(each) for each in items(part)), ()),
         admission=world.take("admission", policies_named, ()),
+        draws=world.take("draws", lambda part: tuple(_draw(each) for each in items(part)), ()),
     )
     world.done()
     if not found.nodes and found.dump is None:
@@ -256,6 +260,13 @@ def _node(part: YamlNode) -> ScenarioNode:
     node.done()
     resources = {resource: str(amount) for resource, amount in given.items()}
     return ScenarioNode(name, zone, resources, labels, tuple(mapping(each) for each in taints))
+
+
+def _draw(part: YamlNode) -> RecordedDraw:
+    draw = Fields(part, "a draw")
+    found = RecordedDraw(draw.need("pod", key_named), draw.need("at", seconds), draw.need("draw", number))
+    draw.done()
+    return found
 
 
 def _schedulers(part: YamlNode) -> Mapping[str, int]:

@@ -1,8 +1,9 @@
 """The belief document: the content of a component's caches at one point beside the committed state. Pure.
 
-A received log has no times. A decision records the place that each cache had reached when it began, so the content of
-a cache is known at those moments. Between two of them an entry of the log may have arrived or not: only an entry of a
-revision that the store had not reached has certainly not. A process that has crashed has no caches.
+A decision records the place that each cache had reached when it began, so the content of a cache is known at those
+moments. Between two of them an entry of the log may have arrived or not: only an entry of a revision that the store had
+not reached has certainly not. Before the first of them the times of entries show what had arrived. A process that has
+crashed has no caches.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from kedge.api.objects import Object
 from kedge.api.wellknown import LEASE_KIND
 from kedge.errors import NotFound
 from kedge.keys import Key, Revision
-from kedge.observe.records import CacheMark, Decision, ReceivedPart
+from kedge.observe.records import CacheMark, Decision, ReceivedEntry, ReceivedPart
 from kedge.ui.differences import field_differences
 from kedge.ui.history import Point, RecordedHistory
 
@@ -29,15 +32,41 @@ OLDER, MISSING, GONE = "older", "missing", "gone"
 """The cache has an older version; it lacks the object; it has an object that was deleted."""
 
 
+_EVENT: Final = "event"
+"""The source of an entry that a watch brought."""
 _Arrivals = dict[Key, Revision]
 
 
 class KnownPlace(NamedTuple):
-    """The place of a cache when a decision began."""
+    """The place of a cache at a moment: when a decision began, or by the times of the entries in its log."""
 
     t: int
     mark: CacheMark
     decision: str
+    """Empty if the times of the entries show it."""
+
+
+class LogPiece:
+    """A part of a received log with its base, and the parts that continue it, joined when they are read first."""
+
+    def __init__(self, part: ReceivedPart) -> None:
+        self.place, self.base, self.revision = part.place, part.base, part.revision
+        self.last = part.place + len(part.entries)
+        """The place of the newest entry."""
+        self._parts = [part.entries]
+
+    def add(self, part: ReceivedPart) -> None:
+        self._parts.append(part.entries)
+        self.last += len(part.entries)
+
+    @property
+    def entries(self) -> tuple[ReceivedEntry, ...]:
+        if len(self._parts) > 1:
+            self._parts = [tuple(chain.from_iterable(self._parts))]
+        return self._parts[0]
+
+    def has(self, place: int) -> bool:
+        return self.place <= place <= self.last
 
 
 class CachedComponent:
@@ -51,7 +80,9 @@ class CachedComponent:
         """When the process crashed."""
         self.deciders: set[str] = set()
         self.controllers: set[str] = set()
-        self._pieces: dict[str, list[ReceivedPart]] = {}
+        self._pieces: dict[str, list[LogPiece]] = {}
+        self._ahead = timedelta()
+        """How far the clock of the process is ahead of that of the store."""
         self._known: dict[str, list[KnownPlace]] = {}
 
     @property
@@ -62,9 +93,9 @@ class CachedComponent:
         self.deciders.update(part.deciders)
         pieces = self._pieces.setdefault(part.cache, [])
         if not part.continues:
-            pieces.append(part)
-        elif pieces and pieces[-1].place + len(pieces[-1].entries) == part.place:
-            pieces[-1] = pieces[-1]._replace(entries=(*pieces[-1].entries, *part.entries))
+            pieces.append(LogPiece(part))
+        elif pieces and pieces[-1].last == part.place:
+            pieces[-1].add(part)
 
     def add_decision(self, decision: Decision, t: int) -> None:
         """Decisions come in the order in which they began."""
@@ -78,10 +109,38 @@ class CachedComponent:
         place = bisect_right(known, t, key=lambda each: each.t)
         return (known[place - 1] if place else None), (known[place] if place < len(known) else None)
 
+    def compare_clocks(self, commit_times: Mapping[Revision, datetime]) -> None:
+        """Find how far the clock of the process is ahead: no event comes before its commit, and the quickest one comes
+        at once. `commit_times` are by the clock of the store."""
+        lags = [
+            entry.at - commit_times[change.revision]
+            for pieces in self._pieces.values()
+            for piece in pieces
+            for entry in piece.entries
+            if entry.at is not None and entry.source == _EVENT
+            for change in entry.changes
+            if change.revision in commit_times
+        ]
+        self._ahead = min(lags, default=timedelta())
+
+    def timed_at(self, cache: str, at: datetime, t: int) -> KnownPlace | None:
+        """The place of a cache by the times of its entries; None if these do not show it, as before its first list."""
+        moment = at + self._ahead
+        for piece in self._pieces.get(cache, ()):
+            entries = piece.entries
+            if not entries or any(each.at is None for each in entries):
+                continue
+            place = bisect_right(entries, moment, key=lambda each: each.at or moment)
+            if place:
+                entry = entries[place - 1]
+                age_s = (moment - (entry.at or moment)).total_seconds()
+                return KnownPlace(t, CacheMark(cache, entry.place, entry.revision, age_s), "")
+        return None
+
     def content(self, cache: str, place: int) -> dict[Key, Object] | None:
         """The objects in a cache at a place; None if the records do not have it."""
         for piece in self._pieces.get(cache, ()):
-            if piece.place <= place <= piece.place + len(piece.entries):
+            if piece.has(place):
                 held = {each.key: each for each in piece.base}
                 for entry in piece.entries:
                     if entry.place > place:
@@ -103,7 +162,7 @@ class CachedComponent:
         found: _Arrivals = {}
         last = later.mark.place if later is not None else None
         for piece in self._pieces.get(cache, ()):
-            if not piece.place <= known.mark.place <= piece.place + len(piece.entries):
+            if not piece.has(known.mark.place):
                 continue
             for entry in piece.entries[known.mark.place - piece.place :]:
                 if entry.revision > revision or (last is not None and entry.place > last):
@@ -126,6 +185,9 @@ class CachedComponents:
             if (component := deciders.get(decision.process)) is not None:
                 component.add_decision(decision, history.t_of(decision.began))
         self._by_decider = deciders
+        commit_times = {each.revision: each.at for each in history.commits}
+        for each in self._by_name.values():
+            each.compare_clocks(commit_times)
         for name, ended in _ends(history).items():
             if name in self._by_name:
                 self._by_name[name].ended = ended
@@ -188,6 +250,8 @@ def belief_document(
             if cache not in marks:
                 continue
             known = KnownPlace(point.t, marks[cache], decision.id)
+        elif known is None:
+            known = component.timed_at(cache, point.at, point.t)
         caches.append(_cache(history, component, cache, point, known, later))
     # Leases are renewed all the time: a cache of them always lacks something.
     caches.sort(key=lambda each: (each["heartbeats"], -each["lateSeconds"], -len(each["objects"]), each["cache"]))

@@ -498,11 +498,12 @@ def test_a_long_list_leaves_the_received_log_in_parts_and_no_read_sees_a_part() 
     limits = dataclasses.replace(QUICK, received_log_max=3, received_pinned_max=12)
     log = ReceivedLog(limits)
     objects = [Object(CONFIG_MAP, map_key(f"m{n}"), b"{}", revision=1) for n in range(3_500)]
-    log.append(Source.LIST, 1, [CacheChange(ChangeType.ADDED, each.key, None, each, each.revision) for each in objects])
+    changes = [CacheChange(ChangeType.ADDED, each.key, None, each, each.revision) for each in objects]
+    log.append(Source.LIST, 1, changes, 0.0)
     longest = 0
     for revision in range(2, 20):
         gone = objects[revision]
-        log.append(Source.EVENT, revision, [CacheChange(ChangeType.DELETED, gone.key, gone, None, revision)])
+        log.append(Source.EVENT, revision, [CacheChange(ChangeType.DELETED, gone.key, gone, None, revision)], 0.0)
         longest = max(longest, len(log))
         if revision in (5, 12):
             for place in range(log.oldest, log.place + 1):

@@ -19,6 +19,7 @@ from kedge.observe.readers.recording import Recording
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.segments import read_log, segments
 from kedge.observe.records import Decision
+from kedge.runtime.cache import kept_inputs
 from kedge.runtime.cache.kept_inputs import KeptInputs
 from kedge.runtime.cache.kept_log import KeptLogs
 from kedge.scheduler.report.recheck import recheck_attempt
@@ -99,7 +100,10 @@ def test_past_the_bound_records_are_logged_without_inputs_and_a_recheck_reports_
     assert kept <= limits.decision_log_inputs_bytes_max
 
 
-def test_records_that_only_the_sample_keeps_get_no_inputs_but_a_failure_among_them_does(tmp_path: Path) -> None:
+def test_records_that_only_the_sample_keeps_get_no_inputs_but_a_failure_among_them_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_inputs, "_BEFORE_FIRST_MAX", 0)
     found = logged(tmp_path, LIMITS, window=False)
     failed = [each for each in attempts_in(found) if each.kept != "sample"]
     usual = [each for each in attempts_in(found) if each.kept == "sample"]
@@ -108,6 +112,21 @@ def test_records_that_only_the_sample_keeps_get_no_inputs_but_a_failure_among_th
     assert (report.agreed, report.differences) == (len(failed), ())
     first = asyncio.run(recheck_decisions(usual[:1], found))
     assert first.skipped == {NO_LOGS: 1}
+
+
+def test_the_first_piece_of_a_cache_begins_before_its_first_record_and_its_entries_have_times(tmp_path: Path) -> None:
+    """The page shows with it what a new leader held before its first decision."""
+    found = logged(tmp_path, LIMITS)
+    first = attempts_in(found)[0]
+    marks = {each.cache: each.place for each in first.marks}
+    pods = [each for each in found.received if each.cache == "Pod"]
+    assert pods[0].place == 0 < marks["Pod"]
+    times = [entry.at for each in pods for entry in each.entries if entry.at is not None]
+    assert len(times) == sum(len(each.entries) for each in pods)
+    assert times == sorted(times)
+    came = next(entry.at for each in pods for entry in each.entries if entry.place == marks["Pod"])
+    assert came is not None
+    assert 0 <= (first.began - came).total_seconds() < 5
 
 
 def test_the_log_has_the_limits_that_differ_from_the_defaults(tmp_path: Path) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.records import made
 
 from kedge.cli.declared_components import declared_fields
 from kedge.errors import BadRequest, NotFound
 from kedge.observe.readers.recording import Recording
+from kedge.observe.records import ReceivedChange, ReceivedEntry, ReceivedPart
 from kedge.sim.scenario import load_scenario, run_scenario
 from kedge.ui import Documents
+from kedge.ui.beliefs import CachedComponent
 
 SCHEDULER = "default-scheduler"
 QUOTA = "ZoneQuota.kedge.dev/risk/risk"
@@ -310,6 +314,66 @@ def test_a_crashed_process_has_no_caches_to_compare() -> None:
     others = [each for each in found.components.names() if each["name"] != leader["name"]]
     assert [each["ended"] for each in others] == [None] * len(others)
     assert belief_of(found, "default-scheduler-1#1", ended + 5_000_000)["caches"]
+
+
+NEW_LEADER = "default-scheduler-1#1"
+
+
+def held_by_new_leader(found: Documents) -> dict[str, Any]:
+    """The reservations of the new leader just before its first decision: its watch of them is late."""
+    component = found.components.find(NEW_LEADER)
+    assert component is not None
+    first = next(each for each in found.history.decisions if each.process in component.deciders)
+    document = belief_of(found, NEW_LEADER, found.history.t_of(first.began) - 1_000_000)
+    return next(each for each in document["caches"] if each["cache"] == "Reservation.kedge.dev")
+
+
+def test_the_belief_of_a_new_leader_is_known_before_its_first_decision() -> None:
+    cache = held_by_new_leader(crashed())
+    rows = cache["objects"]
+    assert [(each["difference"], each["certain"], each["heldRevision"]) for each in rows] == [
+        ("missing", True, None)
+    ] * 2
+    assert cache["known"]["decision"] == ""
+    assert cache["nextKnown"] is not None
+    assert cache["lateSeconds"] > 10
+
+
+def with_clocks(found: Documents, ahead: timedelta | None) -> Documents:
+    """The same records of processes whose clocks are ahead; without times for None."""
+
+    def moved(entry: ReceivedEntry) -> ReceivedEntry:
+        return entry._replace(at=None if ahead is None or entry.at is None else entry.at + ahead)
+
+    recording = found.history.recording
+    received = [each._replace(entries=tuple(map(moved, each.entries))) for each in recording.received]
+    return Documents(replace(recording, received=received))
+
+
+@pytest.mark.parametrize("ahead_s", [-400.0, 400.0])
+def test_a_wrong_clock_of_a_process_does_not_change_its_belief(ahead_s: float) -> None:
+    cache = held_by_new_leader(with_clocks(crashed(), timedelta(seconds=ahead_s)))
+    assert cache["objects"] == held_by_new_leader(crashed())["objects"]
+
+
+def test_without_times_nothing_is_known_before_the_first_decision() -> None:
+    cache = held_by_new_leader(with_clocks(crashed(), None))
+    assert (cache["known"], cache["objects"]) == (None, [])
+
+
+def test_a_log_of_many_short_parts_is_one_log() -> None:
+    component = CachedComponent("one#1")
+    component.add_part(ReceivedPart("one#1", ("run",), "Pod", 0, 0, (), ()))
+    for place in range(5_000):
+        pod = made("Pod", f"web-{place}", place + 1)
+        change = ReceivedChange("added", pod.key, pod, place + 1)
+        entry = ReceivedEntry(place + 1, "event", place + 1, (change,))
+        component.add_part(ReceivedPart("one#1", ("run",), "Pod", place, 0, (), (entry,), continues=True))
+    for place in (0, 1, 4_999, 5_000):
+        held = component.content("Pod", place)
+        assert held is not None
+        assert len(held) == place
+    assert component.content("Pod", 5_001) is None
 
 
 def test_a_log_that_ends_with_a_decision_claims_nothing_about_later_entries() -> None:

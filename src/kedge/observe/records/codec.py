@@ -6,8 +6,9 @@ file; `RecordReader` reads them in order. A record is never changed by encoding 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate, pairwise, repeat
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -33,6 +34,8 @@ from kedge.observe.records.history import (
 )
 from kedge.observe.records.redaction import RedactedField
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 VERSION: Final = "version"
 DECISION: Final = "decision"
 STATE: Final = "state"
@@ -82,6 +85,8 @@ class _WirePart(NamedTuple):
     entries: list[tuple[int, str, Revision, list[tuple[str, Key, int | None, Revision, bool]]]]
     continues: bool = False
     """Records of before do not have it."""
+    times: tuple[int, ...] = ()
+    """One for each entry; empty in records of before."""
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -158,7 +163,10 @@ class RecordEncoder:
 
     def received(self, part: ReceivedPart) -> list[bytes]:
         return self._record(
-            RECEIVED, lambda: _WirePart(*part[:5], self._all(part.base), self._entries(part.entries), part.continues)
+            RECEIVED,
+            lambda: _WirePart(
+                *part[:5], self._all(part.base), self._entries(part.entries), part.continues, _times(part.entries)
+            ),
         )
 
     def outside(self, event: OutsideEvent) -> list[bytes]:
@@ -310,20 +318,21 @@ class RecordReader:
         return CommitRecord(revision, at, self._all(numbers), deleted)
 
     def _read_received(self, body: bytes) -> ReceivedPart:
-        process, deciders, cache, place, revision, base, entries, continues = _received.decode(body)
+        process, deciders, cache, place, revision, base, entries, continues, times = _received.decode(body)
         made = [
             ReceivedEntry(
-                at,
+                number,
                 source,
                 reached,
                 tuple(
                     [
-                        ReceivedChange(kind, key, None if number is None else self._find(number), changed, missed)
-                        for kind, key, number, changed, missed in changes
+                        ReceivedChange(kind, key, None if version is None else self._find(version), changed, missed)
+                        for kind, key, version, changed, missed in changes
                     ]
                 ),
+                at,
             )
-            for at, source, reached, changes in entries
+            for (number, source, reached, changes), at in zip(entries, _read_times(times, len(entries)), strict=True)
         ]
         return ReceivedPart(process, deciders, cache, place, revision, self._all(base), tuple(made), continues)
 
@@ -365,6 +374,20 @@ _READERS: Final[dict[str, Callable[[RecordReader, bytes], Record | None]]] = {
 
 
 # -- one record alone ------------------------------------------------------------------------------
+
+
+def _times(entries: Sequence[ReceivedEntry]) -> tuple[int, ...]:
+    """The times of entries in microseconds, each but the first since the one before; empty unless all have one."""
+    times = [(each.at - _EPOCH) // _MICROSECOND for each in entries if each.at is not None]
+    if len(times) < len(entries):
+        return ()
+    return tuple([after - before for before, after in pairwise((0, *times))])
+
+
+def _read_times(times: Sequence[int], count: int) -> Iterable[datetime | None]:
+    if len(times) != count:
+        return repeat(None, count)
+    return [_EPOCH + each * _MICROSECOND for each in accumulate(times)]
 
 
 def without_objects(decision: Decision) -> tuple[Decision, int]:

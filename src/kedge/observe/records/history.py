@@ -50,6 +50,8 @@ class ReceivedEntry(NamedTuple):
     source: str
     revision: Revision
     changes: tuple[ReceivedChange, ...]
+    at: datetime | None = None
+    """When it came, by the clock of the process. Records of before do not have it."""
 
 
 class ReceivedPart(NamedTuple):

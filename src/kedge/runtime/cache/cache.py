@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.kinds import Kind
@@ -175,6 +176,12 @@ class Cache:
         """How far the last probe found the store ahead; 0 once the cache has reached it, and before the first probe."""
         target = self._target
         return max(0, target[0] - self._revision) if target is not None and target is not _UNKNOWN else 0
+
+    def wall_clock(self) -> Callable[[float], datetime]:
+        """A function from readings of the monotonic clock to the wall clock as it is set now: a step of that moves the
+        times of a whole log, and none inside it."""
+        now, now_s = self._env.now(), self._env.monotonic()
+        return lambda at_s: now - timedelta(seconds=now_s - at_s)
 
     @property
     def place(self) -> int:
@@ -358,8 +365,9 @@ class Cache:
         if event.revision <= (old.revision if old is not None else self._tombstones.revision_of(key)):
             self._count_stale()
             return
+        now_s = self._env.monotonic()
         if self._target is None:
-            self._proved_s = self._env.monotonic()  # the stream is alive, and no probe was ahead of it
+            self._proved_s = now_s  # the stream is alive, and no probe was ahead of it
         if event.type is not EventType.DELETED:
             if old is None:
                 change = CacheChange(ChangeType.ADDED, key, None, found, event.revision)
@@ -374,7 +382,7 @@ class Cache:
                 return
             change = CacheChange(ChangeType.DELETED, key, old, None, event.revision)
             del self._objects[key]
-        self.received.append(Source.EVENT, self._revision, (change,))
+        self.received.append(Source.EVENT, self._revision, (change,), now_s)
         if self._indexes:
             self._put(change)
         self._ordered = None
@@ -388,10 +396,11 @@ class Cache:
             self._count_stale()
             return
         self._revision_seen = max(revision, self._revision_seen)
-        self.received.append(Source.MARK, revision, ())
+        now_s = self._env.monotonic()
+        self.received.append(Source.MARK, revision, (), now_s)
         self._reach(revision)
         if self._target is None:
-            self._proved_s = self._env.monotonic()
+            self._proved_s = now_s
 
     def proof(self, revision: Revision, *, asked_s: float) -> None:
         """The store was at `revision` or past it at `asked_s`."""
@@ -419,7 +428,7 @@ class Cache:
             changes = tuple(diff_objects(old, objects, revision, missed=self._listed))
         else:
             changes = tuple(prepared.changes)
-        self.received.append(Source.LIST, revision, changes)
+        self.received.append(Source.LIST, revision, changes, self._env.monotonic())
         indexed = prepared.indexes if prepared is not None else {}
         for state in self._indexes.values():
             made = indexed.get(state.index.name)  # none for an index that was added during the list

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import chain
 
 from kedge.api.objects import Object
@@ -17,17 +18,18 @@ def received_part(cache: Cache, *, process: str, deciders: Iterable[str]) -> Rec
     """Everything that is left of a cache's received log."""
     log = cache.received
     objects, revision = log.state_at(log.oldest)
-    entries = map(received_entry, log.after(log.oldest))
+    time_of = cache.wall_clock()
+    entries = [received_entry(each, time_of) for each in log.after(log.oldest)]
     base = tuple(objects[key] for key in sorted(objects))
     return ReceivedPart(process, tuple(deciders), cache.name, log.oldest, revision, base, tuple(entries))
 
 
-def received_entry(entry: Received) -> ReceivedEntry:
+def received_entry(entry: Received, time_of: Callable[[float], datetime]) -> ReceivedEntry:
     """An entry of a received log as a record."""
     changes = [
         ReceivedChange(each.type.value, each.key, each.new, each.revision, each.missed) for each in entry.changes
     ]
-    return ReceivedEntry(entry.place, entry.source.value, entry.revision, tuple(changes))
+    return ReceivedEntry(entry.place, entry.source.value, entry.revision, tuple(changes), time_of(entry.at_s))
 
 
 class KeptLogs:

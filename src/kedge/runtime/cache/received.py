@@ -61,6 +61,8 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     revision: Revision
     """The revision up to which the cache was complete after it."""
     changes: Sequence[CacheChange]
+    at_s: float = 0.0
+    """When it came, on the monotonic clock."""
 
 
 _FOLDED_AT_ONCE = 1_000
@@ -117,9 +119,9 @@ class ReceivedLog:
         """The oldest place whose state can be rebuilt."""
         return self.place - len(self._entries)
 
-    def append(self, source: Source, revision: Revision, changes: Sequence[CacheChange]) -> None:
+    def append(self, source: Source, revision: Revision, changes: Sequence[CacheChange], at_s: float) -> None:
         self.place += 1
-        self._entries.append(Received(self.place, source, revision, changes))
+        self._entries.append(Received(self.place, source, revision, changes, at_s))
         if len(self._entries) > self._limits.received_log_max:
             self._trim()
 

@@ -71,7 +71,8 @@ export class BeliefPanel {
       el("h3", {}, cache.cache, " ", certain ? el("span", { class: "late" }, `late by ${seconds(cache.lateSeconds)}`) : null),
       cache.known ? el("p", { class: "muted" },
         `Known at ${clock(cache.known.t)}: revision ${cache.known.revision}, ${seconds(cache.known.ageSeconds)} old, by `,
-        el("button", { type: "button", class: "link", onclick: () => this.app.openDecision(cache.known.decision) }, cache.known.decision),
+        cache.known.decision ? el("button", { type: "button", class: "link", onclick: () => this.app.openDecision(cache.known.decision) }, cache.known.decision)
+          : "the times of its log: no decision has read it yet",
         cache.nextKnown ? `; next known at ${clock(cache.nextKnown.t)}: revision ${cache.nextKnown.revision}` : "",
         `. ${count(cache.same, "object is", "objects are")} the same.`) : null,
       rows.slice(0, SHOWN_MAX).map((each) => this.#object(each, belief)),
@@ -109,9 +110,9 @@ function optionText(component) {
 function factsOf(belief, differing) {
   if (!belief.component) return "The records have no received logs: the content of caches is not known.";
   if (belief.ended !== null) return el("span", {}, el("span", { class: "badge" }, "✕ ended"), ` ${belief.component} crashed at ${clock(belief.ended)}: its caches are gone. Choose another component, or an earlier point.`);
-  if (!belief.caches.some((each) => each.known)) return `No decision of ${belief.component} shows its caches before this point.`;
+  if (!belief.caches.some((each) => each.known)) return `Nothing shows the caches of ${belief.component} before this point: no decision, and no time in its logs.`;
   if (!differing.length) return el("span", {}, el("span", { class: "badge ok" }, "= agrees"), ` No belief of ${belief.component} is known to be false at this point.`);
   const rows = differing.reduce((sum, each) => sum + each.objects.filter((row) => row.certain).length, 0);
   return el("span", {}, el("span", { class: "badge bad" }, `≠ ${count(rows, "object differs", "objects differ")}`),
-    ` ${belief.component} decided on what is no longer true: ${differing.map((each) => each.cache).join(", ")}.`);
+    ` ${belief.component} ${differing.some((each) => each.known.decision) ? "decided on" : "holds"} what is no longer true: ${differing.map((each) => each.cache).join(", ")}.`);
 }

@@ -111,6 +111,26 @@ def test_one_pod_of_a_class_is_woken_and_the_next_when_it_is_bound() -> None:
     assert sorted(harness.asleep()) == ["b", "c"]
 
 
+def test_each_pod_of_a_class_is_woken_in_turn_while_they_preempt() -> None:
+    harness = QueueHarness()
+    for name in ("a", "b", "c"):
+        harness.fails(name, ClusterEvent.BUDGET)
+    harness.queue.notify(ClusterEvent.BUDGET, "a budget allows more")
+    for name in ("a", "b", "c"):
+        assert harness.active() == [name]
+        harness.queue.unschedulable(harness.take(), ClusterEvent.ROOM, "sort", preempts=True)
+    assert harness.active() == []
+    assert sorted(harness.asleep()) == ["a", "b", "c"]
+
+
+def test_a_pod_that_preempts_at_its_first_attempt_wakes_no_other() -> None:
+    harness = QueueHarness()
+    harness.fails("a")
+    harness.put("b")
+    harness.queue.unschedulable(harness.take(), ClusterEvent.ROOM, "sort", preempts=True)
+    assert harness.active() == []
+
+
 def test_the_next_pod_is_woken_when_the_woken_one_is_deleted() -> None:
     harness = QueueHarness()
     for name in ("a", "b"):

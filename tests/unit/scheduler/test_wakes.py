@@ -305,6 +305,23 @@ async def test_a_failed_nomination_is_dropped_even_after_the_pod_is_relabelled(
 
 
 @with_scheduler()
+async def test_a_nominated_pod_is_tried_again_after_the_term_that_nominated_it(harness: SchedulerHarness) -> None:
+    """1. A pod is nominated, and its victim terminates. 2. The leader is deposed, and leads again without nominations.
+    3. No event concerns the pod, and another pod of its priority may take the room."""
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.pod("low", cpu="800m", nodeName="node-a")
+    await harness.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: (found := harness.find("low")) is not None and found.view.terminating)
+    tried = len(harness.attempts("high"))
+    await harness.cluster.authority.patch(
+        Key("Lease.coordination.k8s.io", "kube-system", "default-scheduler"), {"spec": {"holderIdentity": ""}}
+    )
+    await until(lambda: len(harness.attempts("high")) > tried)
+    assert harness.scheduler.statistics().nominated == 1
+
+
+@with_scheduler()
 async def test_a_terminating_pod_holds_no_room(harness: SchedulerHarness) -> None:
     """A finalizer may keep it terminating for long."""
     await harness.open_for(node("node-a", cpu="1"))

@@ -186,7 +186,9 @@ class SchedulingCycle:
         plan, more = None, NOTHING
         if not kept and view.spec.preemption_policy != "Never":
             plan, more = self._plan_preemption(queued, decision, explanation)
-        unblocked_by = self._unschedulable(queued, decision, explanation, fence, record, more)
+        unblocked_by = self._unschedulable(
+            queued, decision, explanation, fence, record, more, preempts=plan is not None
+        )
         if nomination is not None and kept:
             self._cluster_state.nominated.put(queued.uid, nomination)  # its victims are still terminating
         else:
@@ -221,6 +223,8 @@ class SchedulingCycle:
         fence: Fence,
         record: OpenAttempt,
         more: ClusterEvent = NOTHING,
+        *,
+        preempts: bool = False,
     ) -> ClusterEvent:
         """Queue a pod for the events that may unblock it, and report why it is unschedulable."""
         unblocked_by = more | (ClusterEvent.NODE if queued.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
@@ -238,7 +242,7 @@ class SchedulingCycle:
             )
         )
         message = summarize(decision, explanation)
-        self._queue.unschedulable(queued, unblocked_by, key)
+        self._queue.unschedulable(queued, unblocked_by, key, preempts=preempts)
         self._event_recorder.unschedulable(queued.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
         self._unschedulable_count.inc_by(record.id)
         self._attempts.explained(record, explanation)

@@ -287,8 +287,13 @@ class SchedulingQueue:
             self._wait_until(queued, now_s, now_s + for_s, why)
             self._wake_next(queued)
 
-    def unschedulable(self, queued: QueuedPod, unblocked_by: ClusterEvent, equivalence: Hashable) -> None:
-        """No node is feasible. It waits for these events, unless one has happened since it was taken."""
+    def unschedulable(
+        self, queued: QueuedPod, unblocked_by: ClusterEvent, equivalence: Hashable, *, preempts: bool = False
+    ) -> None:
+        """No node is feasible. It waits for these events, unless one has happened since it was taken.
+
+        If it preempts, the event that woke it has helped: the next pod of its class may preempt too.
+        """
         if not self._is_current(queued):
             return
         now_s = self._env.monotonic()
@@ -303,7 +308,8 @@ class SchedulingQueue:
             self._start_backoff(queued, now_s, missed.why, missed.cause)
             return
         queued.failures = 0  # it waits for an event, not for a backoff
-        self._probed.pop(equivalence, None)
+        if not preempts or not self._wake_later(queued):
+            self._probed.pop(equivalence, None)
         queued.stage, queued.since_s = QueueStage.UNSCHEDULABLE, now_s
         members = self._unschedulable.setdefault(equivalence, _EquivalenceClass())
         members.pods[queued.uid] = queued
@@ -373,6 +379,15 @@ class SchedulingQueue:
         """The pod that was woken for its class is bound or gone: wake the next."""
         if queued.equivalence in self._probed:
             self._wake_one(queued.equivalence, "another pod of its class was bound, or left")
+
+    def _wake_later(self, queued: QueuedPod) -> bool:
+        """Wake the pod of its class that arrived next, if the class is probed: those before it have been woken."""
+        members = self._unschedulable.get(queued.equivalence) if queued.equivalence in self._probed else None
+        later = [each for each in members.pods.values() if each.arrived > queued.arrived] if members is not None else []
+        if later:
+            best = min(later, key=lambda each: each.arrived)
+            self._activate(best, self._env.monotonic(), "another pod of its class preempts")
+        return bool(later)
 
     def _record_event(
         self,

@@ -201,11 +201,13 @@ class ClusterState:
         self.snapshot.remove_claim(assumption.uid)
 
     def forget_all(self) -> None:
-        """The term is over."""
+        """The term is over. A pod that was nominated is tried again in the next one: it waits for its victims only, and
+        another pod may take its room."""
         for assumption in tuple(self.assumed.values()):
             self.forget(assumption.uid)
         for uid in tuple(self.nominated.places):
             self.drop_nomination(uid)
+            self._queue.wake(uid, "its nomination ended with the term")
 
     # -- preemption --------------------------------------------------------------------------------
 

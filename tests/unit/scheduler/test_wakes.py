@@ -382,6 +382,25 @@ def test_a_protected_pod_is_evicted_when_its_protection_ends(what: str) -> None:
     scene()
 
 
+@with_scheduler()
+async def test_a_budget_wakes_the_pod_behind_one_that_waits_for_its_victims(harness: SchedulerHarness) -> None:
+    """1. The first pod is nominated, the second finds only a protected pod. 2. The budget wakes the first of the two,
+    which still waits. 3. The second must be tried too."""
+    await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.budget(0, app="db")
+    await harness.pod("low", cpu="800m", nodeName="node-a")
+    await harness.pod("safe", cpu="800m", nodeName="node-b", labels={"app": "db"})
+    await asyncio.sleep(1)
+    await harness.pod("first", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.nominated("first") == "node-a")
+    await harness.pod("second", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.reason("second"))
+    budget = Key("PodDisruptionBudget.policy", "default", "budget")
+    await harness.cluster.authority.patch(budget, {"status": {"disruptionsAllowed": 1}}, subresource="status")
+    await until(lambda: (found := harness.find("safe")) is not None and found.view.terminating)
+
+
 # -- binds in flight -------------------------------------------------------------------------------
 
 

@@ -187,7 +187,7 @@ class SchedulingCycle:
         if not kept and view.spec.preemption_policy != "Never":
             plan, more = self._plan_preemption(queued, decision, explanation)
         unblocked_by = self._unschedulable(
-            queued, decision, explanation, fence, record, more, preempts=plan is not None
+            queued, decision, explanation, fence, record, more, preempts=kept or plan is not None
         )
         if nomination is not None and kept:
             self._cluster_state.nominated.put(queued.uid, nomination)  # its victims are still terminating

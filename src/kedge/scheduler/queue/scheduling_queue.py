@@ -292,7 +292,7 @@ class SchedulingQueue:
     ) -> None:
         """No node is feasible. It waits for these events, unless one has happened since it was taken.
 
-        If it preempts, the event that woke it has helped: the next pod of its class may preempt too.
+        If it preempts, or waits for its victims, others of its class need not fail: the next one is woken.
         """
         if not self._is_current(queued):
             return

@@ -401,6 +401,23 @@ async def test_a_budget_wakes_the_pod_behind_one_that_waits_for_its_victims(harn
     await until(lambda: (found := harness.find("safe")) is not None and found.view.terminating)
 
 
+@with_scheduler()
+async def test_a_pod_that_never_preempts_does_not_take_the_wake_up_of_one_that_does(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.priority("patient", 10, preemptionPolicy="Never")
+    await harness.budget(0, app="db")
+    await harness.pod("safe", cpu="800m", nodeName="node-a", labels={"app": "db"})
+    await asyncio.sleep(1)
+    await harness.pod("waits", cpu="800m", priorityClassName="patient")
+    await until(lambda: harness.reason("waits"))
+    await harness.pod("second", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.reason("second"))
+    budget = Key("PodDisruptionBudget.policy", "default", "budget")
+    await harness.cluster.authority.patch(budget, {"status": {"disruptionsAllowed": 1}}, subresource="status")
+    await until(lambda: (found := harness.find("safe")) is not None and found.view.terminating)
+
+
 # -- binds in flight -------------------------------------------------------------------------------
 
 

@@ -239,6 +239,7 @@ class SchedulingCycle:
                 shape_key(decision.request, decision.settings, self._cluster_state.snapshot.tallies.mentioned),
                 decision.inputs,
                 queued.priority,  # nominations hold room from lower priorities only
+                queued.pod.as_view(PodView).spec.preemption_policy,  # one that never preempts fails where others do not
             )
         )
         message = summarize(decision, explanation)

@@ -32,6 +32,8 @@ FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\b")
 FAILS = ("Error:", "=== bug")
 PROGRESS = ("Waiting for ", "bash: line ")
 """Beginnings of lines that a session may or may not have: the second is the shell about a job that was killed."""
+SLOW_DISK = "use a faster disk"
+"""The end of warnings that a machine with a slow disk adds."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SESSION_S = 400.0
 SHAPES = (
@@ -80,7 +82,8 @@ def shape(text: str) -> str:
     """Text without the parts that differ from run to run, and without progress."""
     for found, name in SHAPES:
         text = re.sub(found, name, text)
-    return "\n".join(line.rstrip() for line in text.splitlines() if not line.startswith(PROGRESS)) + "\n"
+    lines = (line.rstrip() for line in text.splitlines() if not line.startswith(PROGRESS))
+    return "\n".join(line for line in lines if not line.endswith(SLOW_DISK)) + "\n"
 
 
 def write_files(page: Path, folder: Path) -> None:

@@ -21,9 +21,9 @@ class StepBudget:
 
     __slots__ = ("_began_s", "_budget_s", "_cuts", "_monotonic")
 
-    def __init__(self, env: Env, of: str) -> None:
+    def __init__(self, env: Env, of: str, *, share: float = STEP_SHARE) -> None:
         self._monotonic = env.monotonic
-        self._budget_s = env.limits.step_s_max * STEP_SHARE
+        self._budget_s = env.limits.step_s_max * share
         self._cuts = env.metrics.counter(
             "kedge_runtime_steps_cut_total",
             "Times that work went on in a later step, so that other work could run",

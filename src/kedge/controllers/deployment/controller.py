@@ -33,7 +33,8 @@ from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_a
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, stage_conditions
 from kedge.controllers.shared.holds import held_until, split_held
 from kedge.controllers.shared.kinds import DEPLOYMENT, REPLICA_SET, RESOURCE_QUOTA
-from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_release, wake_claimants
+from kedge.controllers.shared.orphan_search import OrphanSearch
+from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_release, wake_claimants
 from kedge.controllers.shared.pods import requires_at_most_one
 from kedge.controllers.shared.progress import STAGES, sum_of_progress
 from kedge.controllers.shared.quota_room import wake_blocked
@@ -93,6 +94,7 @@ class DeploymentReconciler:
 
     def __init__(self, env: Env) -> None:
         self._metrics = env.metrics
+        self._orphans = OrphanSearch(env, REPLICA_SET, NAME)
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         deployment = ctx.get(key)
@@ -147,8 +149,7 @@ class DeploymentReconciler:
         Returns whether there was anything to do, and when the holds on the other ReplicaSets end.
         """
         selector = label_selector(view.spec.selector)
-        orphans = to_adopt(ctx.by_index(REPLICA_SET, ORPHANS, deployment.key.namespace), selector)
-        adopt, ends = split_held(orphans, NAME, now)
+        adopt, ends = await self._orphans.find(ctx, deployment.key.namespace, selector, now)
         released, _ = split_held(to_release(ctx.owned(REPLICA_SET, deployment), selector), NAME, now)
         if adopt:
             # The cache may still show an owner that is gone; adopting for it would turn live pods into garbage.

@@ -27,7 +27,8 @@ from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
 from kedge.controllers.shared.ghosts import find_ghosts
 from kedge.controllers.shared.holds import held_until, split_held
 from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, POD, REPLICA_SET, RESOURCE_QUOTA
-from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_release, wake_claimants
+from kedge.controllers.shared.orphan_search import OrphanSearch
+from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_release, wake_claimants
 from kedge.controllers.shared.pods import is_active, requires_at_most_one
 from kedge.controllers.shared.progress import progress_of
 from kedge.controllers.shared.quota_room import wake_blocked
@@ -48,6 +49,7 @@ class ReplicaSetReconciler:
 
     def __init__(self, env: Env) -> None:
         self._metrics = env.metrics
+        self._orphans = OrphanSearch(env, POD, NAME)
         self._ghosts = env.metrics.counter(
             "kedge_workload_ghosts_total", "Copies found that may still run although their pods are gone"
         )
@@ -153,7 +155,8 @@ class ReplicaSetReconciler:
         Returns whether there was anything to do, and when the holds on the other pods end.
         """
         selector = label_selector(view.spec.selector)
-        adopt, ends = split_held(to_adopt(ctx.by_index(POD, ORPHANS, owner.key.namespace), selector), NAME, now)
+        burst = ctx.limits.pod_burst
+        adopt, ends = await self._orphans.find(ctx, owner.key.namespace, selector, now, most=burst)
         released, _ = split_held(to_release(ctx.owned(POD, owner), selector), NAME, now)
         if adopt:
             # The cache may still show an owner that is gone; adopting for it would turn live pods into garbage.
@@ -161,9 +164,9 @@ class ReplicaSetReconciler:
             if fresh is None or fresh.uid != owner.uid or fresh.metadata.deletion_timestamp is not None:
                 adopt = []
         actions = ActionRecorder(ctx, self._metrics, NAME)
-        for pod in adopt[: ctx.limits.pod_burst]:
+        for pod in adopt[:burst]:
             await actions.run("adopt", pod.key.name, ctx.patch(pod, adoption(pod, REPLICA_SET, owner)))
-        for pod in released[: ctx.limits.pod_burst]:
+        for pod in released[:burst]:
             await actions.run("orphan", pod.key.name, ctx.patch(pod, release(pod, owner)))
         return bool(adopt or released), ends
 

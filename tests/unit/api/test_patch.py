@@ -372,6 +372,45 @@ def test_moves_of_a_large_value_back_and_forth_are_bounded() -> None:
         apply_json_patch(document, to_and_fro * 11)
 
 
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each value that a patch measures."""
+    sizes: list[int] = []
+    size_of = patch_module._size
+
+    def measure(value: Any) -> int:
+        sizes.append(size_of(value))
+        return sizes[-1]
+
+    monkeypatch.setattr(patch_module, "_size", measure)
+    return sizes
+
+
+@pytest.mark.parametrize(("source", "path"), [("/a", "/b"), ("/list/0", "/list/1")])
+def test_moves_do_not_measure_the_value_that_they_move(measured: list[int], source: str, path: str) -> None:
+    document = {"a": ["x" * 100] * 1_000, "list": [["x" * 100] * 1_000, 1]}
+    to_and_fro = [{"op": "move", "from": source, "path": path}, {"op": "move", "from": path, "path": source}]
+    apply_json_patch(document, to_and_fro * 1_000)
+    assert sum(measured) < 2 * len(encode_json(document))
+
+
+def test_tests_of_a_large_value_cost_what_their_own_values_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = 0
+    duplicate = patch_module._duplicate
+
+    def count(value: Any) -> Any:
+        nonlocal copied
+        copied += 1
+        return duplicate(value)
+
+    monkeypatch.setattr(patch_module, "_duplicate", count)
+    document: dict[str, Any] = {"a": [[n] for n in range(1_000)], "b": {str(n): n for n in range(1_000)}}
+    for path, value in (("/a", []), ("/b", {}), ("/a", {}), ("/b", [])):
+        with pytest.raises(Invalid, match="failed: it has another value"):
+            apply_json_patch(document, [{"op": "test", "path": path, "value": value}])
+    assert copied == 0
+
+
 # -- merge patch -----------------------------------------------------------------------------------
 
 

@@ -8,8 +8,9 @@ import pytest
 from tests.objects import asynchronous, config_map, deployment, make_world, pod, pod_key
 
 from kedge.api.requests import PatchType
-from kedge.errors import BadRequest, Conflict, Invalid, MethodNotAllowed, NotFound
+from kedge.errors import BadRequest, Conflict, Invalid, MethodNotAllowed, NotFound, TooLarge
 from kedge.keys import Key
+from kedge.limits import Limits
 
 SETTINGS = Key("ConfigMap", "default", "settings")
 WEB = Key("Deployment.apps", "default", "web")
@@ -283,3 +284,33 @@ async def test_other_tasks_run_during_a_patch_of_many_operations() -> None:
     turning.cancel()
     assert turns - before >= 10_000 // 250 - 1
     assert patched.object.edit()["data"]["k99"] == "9999"
+
+
+@asynchronous
+async def test_a_patch_is_stopped_at_the_object_limit_of_its_server() -> None:
+    """By the operation that passes it, not by the check of the result: a later operation would make it small again."""
+    world = await make_world(limits=Limits(commit_bytes_max=20_000))
+    await world.create(config_map(colour="red"))
+    operations: list[dict[str, str]] = [{"op": "add", "path": f"/data/k{n}", "value": "x" * 1_000} for n in range(30)]
+    operations += [{"op": "remove", "path": f"/data/k{n}"} for n in range(30)]
+    with pytest.raises(TooLarge, match="more than 20000 bytes"):
+        await world.service.patch(SETTINGS, operations, patch_type=PatchType.JSON)
+
+
+@pytest.mark.parametrize("depth", [101, 1_000, 100_000])
+@pytest.mark.parametrize("patch_type", [PatchType.MERGE, PatchType.STRATEGIC, PatchType.JSON])
+@pytest.mark.parametrize("field", ["data", "metadata"])
+@asynchronous
+async def test_a_deep_patch_given_as_a_mapping_is_refused(field: str, patch_type: PatchType, depth: int) -> None:
+    """Also where a fast path looks at it first: a patch of metadata alone has one."""
+    world = await make_world()
+    before = await world.create(config_map(colour="red"))
+    nested: dict[str, object] = {}
+    for _ in range(depth):
+        nested = {"a": nested}
+    body: object = {field: {"annotations": nested}}
+    if patch_type is PatchType.JSON:
+        body = [{"op": "add", "path": f"/{field}/annotations", "value": nested}]
+    with pytest.raises((BadRequest, Invalid)):
+        await world.service.patch(SETTINGS, body, patch_type=patch_type)
+    assert (await world.get(SETTINGS)).revision == before.revision

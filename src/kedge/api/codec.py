@@ -36,7 +36,7 @@ def parse_object(body: bytes | Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadRequest: not a JSON object, bad UTF-8, or nested too deep. The message has the cause.
     """
-    if isinstance(body, Mapping):
+    if not isinstance(body, bytes | bytearray):  # a caller in this process may pass anything
         body = encode_json(body)
     value = decode_json(body)
     if not isinstance(value, dict):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kedge.cli.hunt import hunt
 from kedge.cli.incident import incident
 from kedge.sim.incident.draft import ScenarioDraft
-from kedge.sim.incident.neighbours import neighbours
+from kedge.sim.incident.neighbours import neighbours, search_order
 from kedge.sim.incident.regression import NothingBroken, read_bad, with_bad, write_test
 from kedge.sim.incident.rerun import load_program
 from kedge.sim.kernel import ReplayVerdict, read_artefact
@@ -97,6 +97,16 @@ def test_neighbours_come_by_growing_distance(good: Path) -> None:
     verbs = {name for each in found for step in each.steps for name in step if name != "at"}
     assert verbs == {"delay watch", "lose reply", "depose leader", "restart leader", "partition node", "lose node"}
     assert any(len(each.steps) > 1 for each in found)
+
+
+def test_a_search_tries_every_neighbour_and_soon_one_of_each_sort(good: Path) -> None:
+    program = load_program(good)
+    order = search_order(program)
+    assert {each.text for each in neighbours(program)} <= {each.text for each in order}
+    assert len({each.text for each in order}) == len(order)
+    soon = [name for each in order[:25] for step in each.steps for name in step if name != "at"]
+    assert {"delay watch", "lose reply", "depose leader", "partition node"} <= set(soon)
+    assert any(len(each.steps) > 1 for each in order[:3]), "all watches of a component, late together"
 
 
 def test_a_bad_recording_has_its_necessary_conditions(bad: Path) -> None:

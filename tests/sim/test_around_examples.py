@@ -1,7 +1,7 @@
 """The six worked examples with their weak variant: a good recording has a bad neighbour, for the lesson's reasons.
 
-The short tests run the neighbour of the lesson and find its conditions. The long one searches as `kedge hunt FILE`
-does: it finds that neighbour, or a nearer one. The real components have none.
+Some tests run the neighbour of the lesson and find its conditions. Others search as `kedge hunt FILE` does: they find
+that neighbour, or another that breaks the same rule for such reasons. The real components have none.
 """
 
 from __future__ import annotations
@@ -141,14 +141,60 @@ def test_the_neighbour_of_the_lesson_is_bad_for_the_reasons_of_the_lesson(exampl
         assert [each for each in conditions if re.match(wanted, each)], (wanted, conditions)
 
 
-@pytest.mark.soak
-@by_name
-def test_the_search_around_a_good_recording_finds_a_neighbour_as_near(example: Example, tmp_path: Path) -> None:
-    report = hunt_around(loaded(example, tmp_path), runs_max=RUNS_MAX)
+SEARCHED = {
+    # Strictly by distance it took 105 runs, since a node that is gone is far.
+    "missing-replica": (3.2, (r"needs partition node .*, at least (8|9)\d\.\d s",)),
+    "stale-policy-canary": (0.2, EXAMPLES[1].conditions),
+    # The same race on a pod whose node is healthy: it is nearer than that of the lesson.
+    "binding-during-node-failure": (
+        1.8,
+        (
+            r"needs lose reply \(to bind, .*, at least 3\.\d s",
+            r"needs the watch of Pod to default-scheduler at least 5\.\d s late",
+        ),
+    ),
+    "pending-after-rollback": (
+        2.5,
+        (
+            r"needs the watch of ZoneQuota to default-scheduler at least 2\d\.\d s late",
+            r"needs load \(workload Deployment/risk/risk-api, cpu 6\) at 45s, before 5\d\.",
+        ),
+    ),
+    "duplicate-reservation": (2.8, EXAMPLES[4].conditions),
+    # A node that is cut off is lost to the rollout as one that is gone.
+    "rollback-races-repair": (
+        3.3,
+        (
+            r"needs partition node .*, at least \d\d+\.\d s",
+            r"needs change \(object ResourceQuota/risk, .*'1'.*, after 10\.\d+s \(revision \d+, Pod/",
+            r"needs roll back \(Deployment/risk-api\) at 2m50s.*, after 1m5",
+        ),
+    ),
+}
+"""By scenario: the most distance of the neighbour that a whole search finds, and its conditions."""
+SEARCH_RUNS_MAX = 100
+"""Runs before the neighbour is found, a quarter of them with endings; its conditions cost some more."""
+LONG = "rollback-races-repair"
+"""The search that took more than a minute of CPU time."""
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(each, marks=pytest.mark.soak if each.scenario == LONG else pytest.mark.slow, id=each.scenario)
+        for each in EXAMPLES
+    ],
+)
+def test_the_search_around_a_good_recording_finds_the_bad_neighbour(example: Example, tmp_path: Path) -> None:
+    distance_max, patterns = SEARCHED[example.scenario]
+    report = hunt_around(loaded(example, tmp_path), runs_max=SEARCH_RUNS_MAX)
     assert not report.rule
     [miss] = report.misses
-    assert miss.neighbour.distance <= example.distance_max
-    assert any(each.needed for each in miss.conditions)
+    assert miss.rule == example.rule
+    assert miss.neighbour.distance <= distance_max
+    conditions = [str(each) for each in miss.conditions]
+    for wanted in patterns:
+        assert [each for each in conditions if re.match(wanted, each)], (wanted, conditions)
 
 
 @pytest.mark.soak

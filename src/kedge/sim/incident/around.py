@@ -6,19 +6,25 @@ failure needs; for a run that is bad itself, only these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from kedge.kept import SUFFIX
-from kedge.sim.incident.conditions import CONDITION_RUNS_MAX, StepCondition, describe, necessary_conditions
+from kedge.sim.incident.conditions import CONDITION_RUNS_MAX, StepCondition, necessary_conditions
 from kedge.sim.incident.draft import ScenarioDraft
-from kedge.sim.incident.neighbours import Neighbour, neighbours, with_delay
+from kedge.sim.incident.narrowing import narrowed, with_least
+from kedge.sim.incident.neighbours import Neighbour, search_order
 from kedge.sim.incident.rerun import IncidentProgram, IncidentRun
+from kedge.sim.judges.invariants import COSTS, FRESHNESS
 
 RUNS_MAX: Final = 200
 """Neighbours of one search, unless others are asked for."""
+SHORT_PART: Final = 0.75
+"""The part of the runs that are made without their endings, if they have one."""
+HARMLESS: Final = (FRESHNESS, COSTS)
+"""Rules that may be broken without harm: the search goes on, and does not judge them any more."""
 
 OnRun = Callable[[int, str, str], None]
 """Called after each run with its number, the neighbour, and the rule that it broke."""
@@ -68,38 +74,68 @@ def hunt_around(
     run = program.run()
     report = AroundReport(run.rule, run.message, runs=1)
     on_run(1, "the recorded run", run.rule)
+    budget = SearchBudget(program, runs_max, on_run, 1)
     if run.rule:
-        budget = SearchBudget(program, runs_max, on_run, 1)
         report.conditions = list(necessary_conditions(program.draft, run, budget))
         report.runs = budget.runs
         return report
-    found = neighbours(program)
-    budget = SearchBudget(program, runs_max, on_run, 1)
-    tried = 0
-    for neighbour in found:
-        if not budget.left:
-            break
-        tried += 1
-        report.distance = neighbour.distance
-        other = budget.run(program.draft.beside(*neighbour.steps), neighbour.text)
-        if other.rule:
-            budget.add(CONDITION_RUNS_MAX)
-            report.misses.append(examine(program, neighbour, other, budget, directory))
-            break
-    report.runs, report.left = budget.runs, len(found) - tried
+    found = _search(program, budget, report)
+    if found is not None:
+        budget.add(CONDITION_RUNS_MAX)
+        report.misses.append(examine(budget.program, *found, budget, directory))
+    report.runs = budget.runs
     return report
+
+
+def _search(
+    program: IncidentProgram, budget: SearchBudget, report: AroundReport
+) -> tuple[Neighbour, IncidentRun] | None:
+    """The first neighbour whose run breaks a rule, and that run.
+
+    A decision on an old view, or a costly one, may do no harm. Such a neighbour is returned only if no other does
+    harm. The runs are first made without their endings, which cost most, and then with them.
+    """
+    order = search_order(program)
+    short = _without_ending(program.draft)
+    plans = [(short, SHORT_PART), (program.draft, 1.0)] if short.document != program.draft.document else [(short, 1.0)]
+    harmless: tuple[Neighbour, IncidentRun, IncidentProgram] | None = None
+    runs_max = budget.left
+    for draft, part in plans:
+        budget.program = replace(budget.program, draft=draft)
+        for place, neighbour in enumerate(order):
+            if budget.left <= runs_max * (1.0 - part):
+                break
+            report.left = min(report.left or len(order), len(order) - place - 1)
+            report.distance = max(report.distance, neighbour.distance)
+            run = budget.run(draft.beside(*neighbour.steps), neighbour.text)
+            while run.rule in HARMLESS and budget.left:
+                harmless = harmless or (neighbour, run, budget.program)
+                budget.program = replace(budget.program, unjudged=(*budget.program.unjudged, run.rule))
+                run = budget.run(draft.beside(*neighbour.steps), f"{neighbour.text}, {run.rule} not judged")
+            if run.rule:
+                return neighbour, run
+    if harmless is None:
+        return None
+    neighbour, run, budget.program = harmless
+    return neighbour, run
+
+
+def _without_ending(draft: ScenarioDraft) -> ScenarioDraft:
+    """A copy whose runs end with its last step."""
+    standing = [each for each in draft.document.get("expect", ()) if "within" not in each]
+    return draft.changed(**{"expect": standing, "settles within": "0s"})
 
 
 def examine(
     program: IncidentProgram, neighbour: Neighbour, run: IncidentRun, budget: SearchBudget, directory: Path | None
 ) -> BadNeighbour:
     """The least neighbour that still breaks the rule, its conditions, and its file."""
-    needed = _fewer(program.draft, neighbour, run.rule, budget)
+    needed = narrowed(program, neighbour, run.rule, budget)
     if needed.steps != neighbour.steps:
         run = budget.run(program.draft.beside(*needed.steps), needed.text)
     conditions = tuple(necessary_conditions(program.draft.beside(*needed.steps), run, budget))
     path = None if directory is None else _keep(program, needed, directory)
-    return BadNeighbour(run.rule, run.message, _least(needed, conditions), conditions, path)
+    return BadNeighbour(run.rule, run.message, with_least(needed, conditions), conditions, path)
 
 
 def _keep(program: IncidentProgram, neighbour: Neighbour, directory: Path) -> Path:
@@ -112,7 +148,7 @@ class SearchBudget:
     """Counts runs."""
 
     def __init__(self, program: IncidentProgram, runs_max: int, on_run: OnRun, runs: int) -> None:
-        self._program = program
+        self.program = program
         self._runs_max = runs_max
         self._on_run = on_run
         self.runs = runs
@@ -127,25 +163,6 @@ class SearchBudget:
 
     def run(self, draft: ScenarioDraft, text: str) -> IncidentRun:
         self.runs += 1
-        found = self._program.run(draft)
+        found = self.program.run(draft)
         self._on_run(self.runs, text, found.rule)
         return found
-
-
-def _fewer(draft: ScenarioDraft, neighbour: Neighbour, rule: str, budget: SearchBudget) -> Neighbour:
-    """The neighbour without the steps that its failure does not need."""
-    steps = list(neighbour.steps)
-    for step in neighbour.steps:
-        if len(steps) == 1 or not budget.left:
-            break
-        left = [each for each in steps if each is not step]
-        if budget.run(draft.beside(*left), f"without {describe(step)}").rule == rule:
-            steps = left
-    return Neighbour(tuple(steps), neighbour.component)
-
-
-def _least(neighbour: Neighbour, conditions: Sequence[StepCondition]) -> Neighbour:
-    """The neighbour with the least delays with which its failure still comes."""
-    least = {describe(each.step): each.least_s for each in conditions if each.least_s is not None}
-    steps = [with_delay(step, least[describe(step)]) if describe(step) in least else step for step in neighbour.steps]
-    return Neighbour(tuple(steps), neighbour.component)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any, Final
 
 from kedge.api.wellknown import EVENT_KIND, LEASE_KIND
@@ -31,7 +32,7 @@ _NO_ANSWER: Final = "5s"
 _GONE: Final = ("1m", "5m")
 _GONE_UNIT_S: Final = 240.0
 """So much more than the shortest absence of a node is one more of distance."""
-_LATE: Final = "delay watch"
+LATE: Final = "delay watch"
 _NODE_VERBS: Final = ("partition node", "lose node")
 _MOMENTS_MAX: Final = 5
 """Moments of one sort of fault for one component: further ones are near the others."""
@@ -50,8 +51,8 @@ class Neighbour:
     @property
     def distance(self) -> float:
         """The sum of its faults. Watches that are late together are one late link."""
-        late_s = max((seconds_of(each[_LATE]["by"]) for each in self.steps if _LATE in each), default=0.0)
-        return late_s / _DELAY_UNIT_S + sum(_distance(each) for each in self.steps if _LATE not in each)
+        late_s = max((seconds_of(each[LATE]["by"]) for each in self.steps if LATE in each), default=0.0)
+        return late_s / _DELAY_UNIT_S + sum(_distance(each) for each in self.steps if LATE not in each)
 
     @property
     def text(self) -> str:
@@ -69,8 +70,8 @@ def _distance(step: Mapping[str, Any]) -> float:
 def with_delay(step: Mapping[str, Any], delay_s: float) -> dict[str, Any]:
     """A copy of a late watch, or of a node that is gone, for another time. Others stay as they are."""
     verb = next(name for name in step if name != "at")
-    name = "by" if verb == _LATE else "lasting"
-    if verb != _LATE and verb not in _NODE_VERBS:
+    name = "by" if verb == LATE else "lasting"
+    if verb != LATE and verb not in _NODE_VERBS:
         return dict(step)
     return {**step, verb: {**step[verb], name: duration(delay_s)}}
 
@@ -92,6 +93,69 @@ def neighbours(program: IncidentProgram) -> list[Neighbour]:
         *_pairs([each for each in failures if len(each.steps) == 1], list(_late_links(program))),
     ]
     return sorted(found, key=lambda each: each.distance)
+
+
+def search_order(program: IncidentProgram) -> list[Neighbour]:
+    """Every neighbour in the order of a search.
+
+    Sorts of faults take turns, so that a search that ends early has tried each; a farther sort begins some turns later.
+    Of most sorts wide faults are first: all watches of a component late for the longest time, and nodes gone for the
+    longest, because one of them includes many narrow ones. It may also hide them, so single late watches are a sort of
+    their own. The others follow, nearest first.
+    """
+    written = [each for each in program.recording.decisions if _writes(each) and each.began >= program.begin]
+    lost = list(_lost_replies(program, written))
+    ended = list(_ended_leaders(program, written))
+    links = list(_wide_links(program))
+    pairs = [*_pairs([each for each in (*lost, *ended) if len(each.steps) == 1], links)]
+    gone = [each for each in _lost_nodes(program) if _lasts_s(each) == seconds_of(_GONE[-1])]
+    narrow = sorted(_late_watches(program), key=lambda each: each.distance)
+    alone = [each for each in lost if len(each.steps) == 1]
+    unseen = sorted((each for each in lost if len(each.steps) > 1), key=lambda each: -each.distance)
+    nearest = (0.0, 0.0, LOST_REPLY, LOST_REPLY, DEPOSED, NODE_GONE, CRASHED)
+    sorts = (narrow, links, alone, unseen, ended, _nodes_in_turn(gone), pairs)
+    begun = [[*[None] * round(distance), *each] for distance, each in zip(nearest, sorts, strict=True)]
+    wide = [each for turn in zip_longest(*begun) for each in turn if each is not None]
+    tried = {each.text for each in wide}
+    return [*wide, *(each for each in neighbours(program) if each.text not in tried)]
+
+
+def _lasts_s(neighbour: Neighbour) -> float:
+    return max(seconds_of(value["lasting"]) for step in neighbour.steps for name, value in step.items() if name != "at")
+
+
+def _nodes_in_turn(gone: Sequence[Neighbour]) -> list[Neighbour]:
+    """Nodes that are gone, each node once before a second moment of any."""
+    by_node: dict[str, list[Neighbour]] = defaultdict(list)
+    for each in gone:
+        by_node[next(value["node"] for name, value in each.steps[0].items() if name != "at")].append(each)
+    return [each for turn in zip_longest(*by_node.values()) for each in turn if each is not None]
+
+
+def _wide_links(program: IncidentProgram) -> Iterator[Neighbour]:
+    """All watches of a component that have events, late together for the longest time. Every moment at which a single
+    watch would be late is in the first half of one of them."""
+    late_s = DELAYS_S[-1]
+    for component, moments in _watched(program):
+        times = sorted({at for found in moments.values() for at in _spread(_apart(found, APART_S))})
+        for moment in _apart(times, late_s / 2):
+            kinds = [
+                kind
+                for kind, found in sorted(moments.items())
+                if any(0.0 <= (at - moment).total_seconds() <= late_s for at in found)
+            ]
+            yield Neighbour(tuple(_late_step(program, moment, kind, late_s, component) for kind in kinds), component)
+
+
+def moments_of_kind(program: IncidentProgram, kind: str) -> list[float]:
+    """When a watch of a kind may begin to be late: just before each commit of it, in seconds since the begin."""
+    times = (
+        (commit.at - program.begin).total_seconds() - _BEFORE_S
+        for commit in program.recording.commits
+        if commit.at > program.begin
+        and any(key.kind.partition(".")[0] == kind for key in (*(each.key for each in commit.written), *commit.deleted))
+    )
+    return sorted(set(times))
 
 
 def _pairs(failures: Sequence[Neighbour], late: Sequence[Neighbour]) -> Iterator[Neighbour]:
@@ -221,7 +285,7 @@ def _unseen_writes(program: IncidentProgram, failure: Neighbour, kind: str, sent
     """
     for late_s in DELAYS_S:
         late = {"of": kind.partition(".")[0], "by": duration(late_s), "to": failure.component}
-        step = {"at": _at(program, sent, before_s=-_BEFORE_S), _LATE: late}
+        step = {"at": _at(program, sent, before_s=-_BEFORE_S), LATE: late}
         yield Neighbour((*failure.steps, step), failure.component)
 
 

@@ -42,6 +42,8 @@ class IncidentProgram:
     """The scenario is the one that was run, and not one that was rebuilt."""
     left_out: tuple[str, ...] = ()
     invariants: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    """Invariants that are left out, by name."""
 
     @property
     def lasts_s(self) -> float:
@@ -50,7 +52,7 @@ class IncidentProgram:
 
     def run(self, draft: ScenarioDraft | None = None, *, lenient: bool = True, keep: bool = False) -> IncidentRun:
         """Run it, or a changed copy of it, on the choices of the recorded run as far as they fit."""
-        variant = ScenarioVariant(self.without, invariants=self.invariants, lenient=lenient)
+        variant = ScenarioVariant(self.without, invariants=self.invariants, lenient=lenient, unjudged=self.unjudged)
         target, runners = scenario_target((draft or self.draft).scenario(), variant)
         outcome = target.run(self.seed if self.tape is None else self.tape, lenient=self.tape is not None, keep=keep)
         runner = runners[-1]
@@ -126,7 +128,7 @@ def load_program(path: Path, *, without: str = "") -> IncidentProgram:
             begin = recording.states[0].at + timedelta(seconds=kept.begin_s)
             return IncidentProgram(
                 kept_draft(kept), recording, begin, without or kept.without, artefact.tape, artefact.seed, exact=True,
-                invariants=kept.invariants,
+                invariants=kept.invariants, unjudged=kept.unjudged,
             )  # fmt: skip
     rebuilt = rebuild(recording, name=path.stem)
     return IncidentProgram(rebuilt.draft, recording, rebuilt.begin, without, left_out=rebuilt.left_out)

@@ -29,6 +29,8 @@ class ScenarioVariant(msgspec.Struct, frozen=True):
     """Invariants beside those of kedge and of the file, as `module:function`."""
     lenient: bool = False
     """A step that cannot be done is left out, and an expectation between steps is not judged, as in a hunt."""
+    unjudged: tuple[str, ...] = ()
+    """Invariants that are left out, by name."""
 
 
 class KeptScenario(msgspec.Struct, frozen=True):
@@ -47,10 +49,11 @@ class KeptScenario(msgspec.Struct, frozen=True):
     lenient: bool = False
     names: dict[str, Key] = {}
     """The names of the story, each with the pattern of its object."""
+    unjudged: tuple[str, ...] = ()
 
     @property
     def variant(self) -> ScenarioVariant:
-        return ScenarioVariant(self.without, self.hunted, self.invariants, self.lenient)
+        return ScenarioVariant(self.without, self.hunted, self.invariants, self.lenient, self.unjudged)
 
 
 def scenario_section(scenario: Scenario, variant: ScenarioVariant, begin_s: float) -> Section:
@@ -65,6 +68,7 @@ def scenario_section(scenario: Scenario, variant: ScenarioVariant, begin_s: floa
         variant.invariants,
         variant.lenient,
         dict(scenario.names),
+        variant.unjudged,
     )
     return Section(SCENARIO, CODEC_VERSION, msgspec.json.encode(kept))
 

@@ -184,6 +184,7 @@ class _ScenarioRunner:
         self._sim = sim
         self._scenario = scenario
         self._hunted = variant.hunted
+        self._unjudged = tuple(each.replace(" ", "_") for each in variant.unjudged)
         self._lenient = variant.hunted or variant.lenient
         self._breaks = {each.breaks for each in scenario.weak if each.name == variant.without}
         self._rules = rules
@@ -255,7 +256,9 @@ class _ScenarioRunner:
         if plan.dump is not None or past:
             await cluster.load([*(plan.dump.objects if plan.dump is not None else ()), *past])
         # The invariants judge what happens here, not the state in which another cluster was dumped.
-        self._judge = Judge(cluster, also=self._rules, lag_s=HUNT_LAG_S if self._hunted else LAG_S)
+        self._judge = Judge(
+            cluster, without=self._unjudged, also=self._rules, lag_s=HUNT_LAG_S if self._hunted else LAG_S
+        )
         self._sim.check_always(self._look)
         named = [namespace_of(body) or "default" for body in plan.objects]
         await cluster.set_up(*dict.fromkeys([*plan.namespaces, *named]))

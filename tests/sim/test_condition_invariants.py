@@ -214,6 +214,23 @@ async def flap_a_budget(raw: RawCluster) -> None:
         await write(raw, BUDGET, "DisruptionAllowed", status, by="disruption", **budget(allowed))
 
 
+@pytest.mark.parametrize("what", ["ready", "not ready", "replaced"])
+def test_a_budget_returns_after_an_eviction_that_cost_no_healthy_pod(what: str) -> None:
+    async def program(raw: RawCluster) -> None:
+        await add_budget(raw)
+        await raw.add(slotted("web-0") if what == "not ready" else ready_pod("web-0"), "u-0")
+        await asyncio.sleep(1)
+        evicted = {"disruptedPods": {"web-0": "2026-01-01T00:00:00Z"}}
+        await write(raw, BUDGET, "DisruptionAllowed", "True", by="disruption", **budget(1))
+        await write(raw, BUDGET, "DisruptionAllowed", "False", by="disruption", **budget(0), **evicted)
+        if what == "replaced":
+            await remove(raw, "web-0")
+            await raw.add(ready_pod("web-0"), "u-1")
+        await write(raw, BUDGET, "DisruptionAllowed", "True", by="disruption", **budget(1), **evicted)
+
+    assert judged(program)[0] == ("no condition flaps" if what == "ready" else "")
+
+
 async def flap_a_policy(raw: RawCluster) -> None:
     metadata = {"name": "spread", "generation": 1}
     body = {"apiVersion": "kedge.dev/v1", "kind": "SchedulingPolicy", "metadata": metadata, "spec": {"version": "1"}}

@@ -125,7 +125,7 @@ async def remove_an_owner_before_its_children(raw: RawCluster) -> None:
     owner = await raw.cluster.create(config_map("owner"))
     await raw.cluster.create(blocking("child", owner.uid))
     await raw.cluster.authority.delete(owner.key, DeleteOptions(propagation="Foreground"))
-    await raw.cluster.store.commit([], [DeleteKey(owner.key)])
+    await raw.cluster.store.commit([], [DeleteKey(owner.key)], origin=Origin("", "garbage:p1:1"))
 
 
 async def collect_an_object_with_an_owner(raw: RawCluster) -> None:

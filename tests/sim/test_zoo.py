@@ -107,6 +107,12 @@ SLICE = (
     ("replaced", 8),
     ("rivals", 10),
     ("tenants", 10),
+    ("maintenance", 3),
+    ("priorities", 4),
+    ("edits", 4),
+    ("policies", 4),
+    ("clocks", 3),
+    ("disks", 30),
 )
 
 

@@ -11,12 +11,15 @@ from kedge.sim.kernel.fault_registry import EVERY_PLAN, FAULTS, LASTING_RATES, F
 DISK, LIST, WATCH = "disk of store", "list of api", "watch of api"
 STATUS, CHANGE, CLUSTER_EVENT = "status of api", "change of api", "event of cluster"
 PULL, START, RUN = "pull of image", "start of process", "run of process"
+SQLITE = "sync of sqlite"
 STOP, PROBE, ADMISSION = "stop of process", "probe", "admission policies"
 
 _NOT_CLUSTER_SWARM = tuple(plan for plan in EVERY_PLAN if plan is not Placement.CLUSTER_SWARM)
 
 FAULTS.declare(
     Fault("slow", DISK, "a commit waits for the disk"),
+    Fault("power cut", SQLITE, "the machine of the store loses power during a sync", lasts=True),
+    Fault("full", SQLITE, "the disk of the store is full for a while", lasts=True),
     Fault("stale", LIST, "the first page of a list comes from an old revision"),
     Fault("compact", WATCH, "all history is compacted before the watch opens"),
     Fault("stall", WATCH, "the watch goes silent and never ends", lasts=True, plans=_NOT_CLUSTER_SWARM),

@@ -54,14 +54,25 @@ class ConditionEvidence:
 
     def current(self) -> TallyRange | None:
         """The counts of the pods of the current template; None if a Deployment has no ReplicaSet for it."""
-        facts, uid = self.facts, self.of.uid
+        uid = self.of.uid
         if self.of.key.kind == DEPLOYMENT_KIND:
-            sets = (facts.objects.get(key) for key in facts.children.get(uid, ()) if key.kind == REPLICA_SET_KIND)
-            found = [each for each in sets if each is not None and is_of_template(each, self.of)]
-            if not found:
+            found = self._current_set()
+            if found is None:
                 return None
-            uid = found[-1].uid
-        return facts.tallies.between(uid, self.since_s, self.until_s)
+            uid = found.uid
+        return self.facts.tallies.between(uid, self.since_s, self.until_s)
+
+    def _current_set(self) -> Object | None:
+        """The ReplicaSet of the current template of a Deployment."""
+        facts = self.facts
+        sets = (facts.objects.get(key) for key in facts.children.get(self.of.uid, ()) if key.kind == REPLICA_SET_KIND)
+        return next((each for each in reversed([*sets]) if each is not None and is_of_template(each, self.of)), None)
+
+    @property
+    def is_current_set_deleted(self) -> bool:
+        """Whether the ReplicaSet of the current template is terminating: a person has deleted it."""
+        found = self._current_set() if self.of.key.kind == DEPLOYMENT_KIND else None
+        return found is not None and found.metadata.deletion_timestamp is not None
 
     def most(self) -> ReplicaTally:
         return _sum(each.most for each in self.sets())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import NamedTuple
 
 from kedge.api.objects import Object
@@ -71,7 +72,8 @@ class ConditionHistories:
         self.writers: dict[str, str] = {}
         """By uid, or of nodes by their kind: the controller that wrote conditions last."""
         self.policies_changed_s: dict[str, float] = {}
-        """By namespace: the last change of an object that may refuse pods there, but for the use of a quota."""
+        """By namespace, empty for all: the last change of an object that may refuse pods there, but for the use of a
+        quota."""
         self._quotas: dict[str, deque[tuple[float, Mapping[str, ResourceQuotaView]]]] = {}
         """By namespace: times, with the quotas since then, by name."""
         self._due: list[tuple[float, str]] = []
@@ -82,6 +84,10 @@ class ConditionHistories:
 
     def note_policy(self, namespace: str, now_s: float) -> None:
         self.policies_changed_s[namespace] = now_s
+
+    def policy_changed_s(self, namespace: str) -> float:
+        """The last change of an object that may refuse pods in a namespace."""
+        return max(self.policies_changed_s.get(each, -inf) for each in ("", namespace))
 
     def note_quota(self, namespace: str, name: str, old: Object | None, new: Object | None, now_s: float) -> None:
         history = self._quotas.setdefault(namespace, deque([(now_s - self._lag_s, _NO_QUOTAS)]))

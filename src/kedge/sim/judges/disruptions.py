@@ -24,6 +24,8 @@ def removal_was_requested(step: Step, pod: PodView, workload: Object, *, lag_s: 
     namespace = facts.objects.get(workload.key._replace(kind=NAMESPACE_KIND, namespace="", name=workload.key.namespace))
     if workload.metadata.deletion_timestamp is not None:
         return True
+    if owner_uid(pod) in facts.deleted_by_users:
+        return True  # a ReplicaSet of a Deployment that is there
     if facts.least_wanted(workload.uid, step.now_s - lag_s) < 1:
         return True
     if namespace is not None and namespace.metadata.deletion_timestamp is not None:

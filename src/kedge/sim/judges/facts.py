@@ -144,12 +144,14 @@ class ClusterFacts:
         self.uids: dict[str, Key] = {}
         self.marked: dict[str, Revision] = {}
         """By uid: the commit that set the deletion timestamp."""
+        self.deleted_by_users: dict[str, None] = {}  # by uid: no controller decided their deletion
         self.intents: dict[tuple[str, int, int], dict[Key, None]] = {}
         """By workload, generation and slot: its reservations."""
         self.renewed_s: dict[str, float] = {}
         """By node: the last renewal of its lease."""
         self.wanted: dict[str, list[tuple[float, int, int]]] = {}
         """By workload uid: times, with the most replicas allowed and the replicas requested since then."""
+        self.resized_s: dict[str, float] = {}  # by Deployment uid: the last change of a ReplicaSet's size by a person
         self.rolled_out: dict[str, tuple[float, object]] = {}
         """By Deployment uid: the last change to a template that was not rolled out before, with the template."""
         self.rolled_back: dict[str, None] = {}
@@ -208,7 +210,7 @@ class ClusterFacts:
         changed = Changed(key, old, new)
         self._index_owners(changed)
         if new is not None and new.metadata.deletion_timestamp is not None:
-            self.marked.setdefault(new.uid, new.revision)
+            self._index_deletion(new)
         match key.kind:
             case wellknown.POD_KIND:
                 self._index_pod(changed)
@@ -221,8 +223,9 @@ class ClusterFacts:
                 self._note_own_change(changed)
             case wellknown.RESOURCE_QUOTA_KIND:
                 self.conditions.note_quota(key.namespace, key.name, old, new, self.now_s())
-            case wellknown.LIMIT_RANGE_KIND | wellknown.NAMESPACE_KIND:
-                self.conditions.note_policy(key.namespace or key.name, self.now_s())
+            case wellknown.LIMIT_RANGE_KIND | wellknown.NAMESPACE_KIND | wellknown.PRIORITY_CLASS_KIND:
+                cluster_wide = key.kind == wellknown.PRIORITY_CLASS_KIND
+                self.conditions.note_policy("" if cluster_wide else key.namespace or key.name, self.now_s())
             case wellknown.NODE_KIND if new is not None:
                 self.conditions.judge_again(key.name, self.now_s() + self.standing_s)
         return changed
@@ -314,6 +317,12 @@ class ClusterFacts:
         if above is not None:
             self.tallies.changed_s[above.uid] = self.now_s()
 
+    def _index_deletion(self, found: Object) -> None:
+        if found.uid not in self.marked:
+            self.marked[found.uid] = found.revision
+            if not found.origin.decision:
+                self.deleted_by_users[found.uid] = None
+
     def _index_claims(self, changed: Changed) -> None:
         node = changed.key.name
         before, after = entries_of(changed.old), entries_of(changed.new)
@@ -345,13 +354,17 @@ class ClusterFacts:
         if found is None:
             return
         want = most = found.view.spec.replicas
+        before, above = changed.old, controller_of(found.metadata)
         if changed.key.kind == DEPLOYMENT_KIND:
-            before = changed.old
             if before is not None and before.uid == found.uid and _template(before) != _template(found):
                 self._note_template(found)
             most += surge_of(found)
             if want == 1 and most == 1 and self.has_floor(found):
                 most += 1
+        elif (
+            above is not None and not found.origin.decision and before is not None and before.view.spec.replicas != want
+        ):
+            self.resized_s[above.uid] = self.now_s()
         history = self.wanted.setdefault(found.uid, [])
         if not history or history[-1][1:] != (most, want):
             history.append((self.now_s(), most, want))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from kedge.api.conditions import find_condition
 from kedge.api.objects import Object
@@ -38,7 +39,10 @@ LIFECYCLE = InvariantSet()
 
 @LIFECYCLE.invariant()
 def finalizers_are_respected(step: Step) -> Iterator[Finding]:
-    """An object with finalizers is marked before it is removed; with foreground deletion, its children go first."""
+    """An object with finalizers is marked before it is removed; with foreground deletion, its children go first.
+
+    A user may delete it once more with another propagation, as in Kubernetes: then it does not wait for them.
+    """
     facts = step.facts
     for changed in step.changes:
         old = changed.old
@@ -46,7 +50,7 @@ def finalizers_are_respected(step: Step) -> Iterator[Finding]:
             continue
         if old.metadata.deletion_timestamp is None:
             yield "not marked", f"{changed.key} was removed with finalizers {', '.join(old.metadata.finalizers)}"
-        if "foregroundDeletion" in old.metadata.finalizers:
+        if "foregroundDeletion" in old.metadata.finalizers and step.controller:
             for child, since in facts.children.get(old.uid, {}).items():
                 found = facts.objects.get(child)
                 if found is None or since > facts.marked.get(old.uid, since):
@@ -125,7 +129,10 @@ def the_last_healthy_replica_is_not_removed(step: Step) -> Iterator[Finding]:
 
 @LIFECYCLE.invariant(POD_KIND)
 def live_copies_are_at_most_desired_plus_surge(step: Step) -> Iterator[Finding]:
-    """A pod is created only if its owner, and the owner of that, wanted as many replicas within the lag."""
+    """A pod is created only if its owner, and the owner of that, wanted as many replicas within the lag.
+
+    A person may resize a ReplicaSet of a Deployment: until that is undone, only the ReplicaSet counts.
+    """
     facts = step.facts
     for changed in step.of(POD_KIND):
         new = changed.new
@@ -139,8 +146,12 @@ def live_copies_are_at_most_desired_plus_surge(step: Step) -> Iterator[Finding]:
         yield from _too_many(facts, step, owner, len(copies))
         above = controller_of(owner.metadata)
         top = facts.by_uid(above.uid) if above is not None else None
-        if top is not None and top.key.kind == DEPLOYMENT_KIND:
+        if top is not None and top.key.kind == DEPLOYMENT_KIND and not _is_resized(step, top):
             yield from _too_many(facts, step, top, sum(counts(pod) for pod in facts.pods_under(top)))
+
+
+def _is_resized(step: Step, deployment: Object) -> bool:
+    return step.facts.resized_s.get(deployment.uid, -inf) >= step.lag_begin_s
 
 
 def _too_many(facts: ClusterFacts, step: Step, owner: Object, copies: int) -> Iterator[Finding]:

@@ -36,6 +36,7 @@ from kedge.api.wellknown import (
 from kedge.keys import Key
 from kedge.sim.judges.condition_evidence import Claims, ConditionEvidence
 from kedge.sim.judges.facts import ClusterFacts
+from kedge.sim.judges.pod_facts import is_ready
 
 CLOCK_ERROR = 0.06
 """How far the rates of two host clocks may differ."""
@@ -91,7 +92,7 @@ def _silent_pod(found: ConditionEvidence) -> str:
     if not found.by:
         return ""
     name = found.of.as_view(PodView).spec.node_name
-    return _silence(found, name, found.facts.limits.node_unknown_s)
+    return _silence(found, name, _unknown_s(found))
 
 
 def _target(found: ConditionEvidence) -> str:
@@ -100,6 +101,12 @@ def _target(found: ConditionEvidence) -> str:
     if found.condition.reason != NODE_LOST or pod.spec.node_name not in found.facts.claims.get(pod.uid, {}):
         return ""
     return _silence(found, pod.spec.node_name, found.facts.limits.node_lost_s)
+
+
+def _unknown_s(found: ConditionEvidence) -> float:
+    """A controller that only marks a node as unknown does not read its lease first: one renewal may be on its way."""
+    limits = found.facts.limits
+    return limits.node_unknown_s - min(limits.node_renew_s, limits.watch_progress_s)
 
 
 def _silence(found: ConditionEvidence, name: str, needed_s: float) -> str:
@@ -143,7 +150,7 @@ def _lost(found: ConditionEvidence) -> str:
 
 def _unknown(found: ConditionEvidence) -> str:
     """Another writer than a controller may have a reason of its own."""
-    return "" if not found.by else _silence(found, found.of.key.name, found.facts.limits.node_unknown_s)
+    return "" if not found.by else _silence(found, found.of.key.name, _unknown_s(found))
 
 
 def _drained(found: ConditionEvidence) -> str:
@@ -195,6 +202,19 @@ def _taken_back(found: ConditionEvidence) -> str:
 def _same_content(found: ConditionEvidence) -> str:
     same = found.earlier is not None and found.earlier.content == content_of(found.facts, found.of)
     return "neither its spec nor what it counts has changed" if same else ""
+
+
+def _budget_returns(found: ConditionEvidence) -> str:
+    """An eviction is charged at once, and what the status counts is older.
+
+    So a budget returns without any other change if the evicted pod was not ready, or has been replaced.
+    """
+    facts, since_s = found.facts, found.earlier.at_s if found.earlier is not None else inf
+    for name in found.of.view.status.disrupted_pods:
+        pod = facts.objects.get(Key(wellknown.POD_KIND, found.of.key.namespace, name))
+        if pod is None or not is_ready(pod.as_view(PodView)) or facts.born_s.get(pod.uid, -inf) >= since_s:
+            return ""
+    return _same_content(found)
 
 
 # -- autoscalers -----------------------------------------------------------------------------------
@@ -294,7 +314,9 @@ OBJECT_CLAIMS: Mapping[tuple[str, str], Claims] = {
     (NODE_KIND, "Suspect"): Claims(),
     (NODE_KIND, "Lost"): Claims(_lost),
     (NODE_KIND, "Drained"): Claims(_drained),
-    (DISRUPTION_BUDGET_KIND, DISRUPTION_ALLOWED): Claims(_disruptable, _not_disruptable, back=_same_content, own=True),
+    (DISRUPTION_BUDGET_KIND, DISRUPTION_ALLOWED): Claims(
+        _disruptable, _not_disruptable, back=_budget_returns, own=True
+    ),
     (AUTOSCALER_KIND, "AbleToScale"): Claims(_able),
     (AUTOSCALER_KIND, "ScalingActive"): Claims(_active, back=_scaling_returns),
     (AUTOSCALER_KIND, "ScalingLimited"): Claims(_limited, back=_scaling_returns),

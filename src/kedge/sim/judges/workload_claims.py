@@ -34,8 +34,8 @@ _EXCEEDED = re.compile(r"exceeded quota: (?P<name>[^,]++), requested: (?P<asked>
 
 def _bound(found: ConditionEvidence) -> str:
     current = found.current()
-    if current is None:
-        return "" if found.least_wanted == 0 else "it has no replica of its template"
+    if current is None:  # a person may have deleted the ReplicaSet of the template since
+        return "" if found.most().placed >= found.least_wanted else "it has no replica of its template"
     placed, waiting = current.most.placed, current.least.waiting
     if found.of.key.kind != JOB_KIND and placed < found.least_wanted:
         return f"{placed} of {found.least_wanted} replicas have a node"
@@ -46,6 +46,8 @@ def _unbound(found: ConditionEvidence) -> str:
     current = found.current()
     if current is None or current.most.waiting or found.of.key.kind == JOB_KIND:
         return ""  # the number of pods that a Job requests depends on its progress
+    if found.is_current_set_deleted:
+        return ""  # the Deployment replaces it, and its pods no longer count
     want = found.most_wanted
     return "" if current.least.placed < want else f"all of {want} replicas have a node"
 
@@ -104,7 +106,8 @@ def _progressing(found: ConditionEvidence) -> str:
     if found.condition.reason != "NewReplicaSetAvailable":
         return "it is paused" if found.is_current and found.of.view.spec.paused else ""
     current = found.current()
-    ready, want = current.most.ready if current is not None else 0, found.least_wanted
+    # A person may have deleted the ReplicaSet of the template since: then any that it had counts.
+    ready, want = (found.most() if current is None else current.most).ready, found.least_wanted
     return f"{ready} of {want} replicas of its template are ready" if ready < want else ""
 
 
@@ -172,7 +175,7 @@ def _lacks_room(quota: ResourceQuotaView, asked: Mapping[str, str]) -> bool:
 def _refusal_returns(found: ConditionEvidence) -> str:
     """The subject of a refusal: the rules of the namespace, the use of its quotas, and whether a pod is missing."""
     facts, of = found.facts, found.of
-    if facts.conditions.policies_changed_s.get(of.key.namespace, -inf) >= found.since_s:
+    if facts.conditions.policy_changed_s(of.key.namespace) >= found.since_s:
         return ""
     quotas = _quotas(found)
     if any(each != quotas[0] for each in quotas):

@@ -46,6 +46,8 @@ class Host:
         self._world = world
         self._loop = world.loop
         self._boot: Boot | None = None
+        self.boot_task: asyncio.Task[Any] | None = None
+        """The boot program of the current process; None for a host without one."""
         self.restartable = False
         """Whether faults may crash this host: it has a boot program to restart."""
         self.process = self._loop.new_process(name, 1)
@@ -78,7 +80,8 @@ class Host:
         """Run `program(host)` now, and again after every restart. Faults may crash a host that has one."""
         self._boot = program
         self.restartable = True
-        return self.spawn(program(self), name=f"boot {self.name}")
+        self.boot_task = self.spawn(program(self), name=f"boot {self.name}")
+        return self.boot_task
 
     def env(self, *, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
         """The environment of a component on this host: clocks, randomness, tasks, limits, metrics."""
@@ -179,7 +182,7 @@ class Host:
         if self._step_s:
             self._gate()
         if self._boot is not None:
-            self.spawn(self._boot(self), name=f"boot {self.name}")
+            self.boot_task = self.spawn(self._boot(self), name=f"boot {self.name}")
 
     def pause(self) -> None:
         """Run nothing on this host, as during a long garbage collection. Time goes on; timers that are due wait."""

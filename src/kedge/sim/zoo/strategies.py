@@ -174,3 +174,11 @@ OF_RACES = (
     Strategy("late views", Uniform(), DrawnRates(LATE)),
 )
 """For checks in a commit or reads from the authority: time passes between the read and the write."""
+
+OF_DISKS = (
+    *BASELINE,
+    Strategy("power cuts", Uniform(), DrawnRates({"sync of sqlite: power cut": SOME})),
+    Strategy("full disks", Uniform(), DrawnRates({"sync of sqlite: full": SOME})),
+    Strategy("any disk", Fifo(), DrawnRates({"sync of sqlite: power cut": SOME, "sync of sqlite: full": SOME})),
+)
+"""For a world whose store is on a disk."""

@@ -71,7 +71,7 @@ class SqliteStore:
         if opened.lost:
             self._alarms.raise_alarm("commits lost", opened.lost)
         self._held = HeldFile(env, path, opened.identity)
-        self._disk = DiskThread(env, f"disk of {path.name}")
+        self._disk = self._make_disk(env, f"disk of {path.name}")
         self._sweeper = Sweeper(env, db, self._feed, self._disk, self._alarms, swept=facts.swept)
         self._sweeping: asyncio.Task[None] | None = None
         self._pending: deque[CommitRequest] = deque()
@@ -121,6 +121,10 @@ class SqliteStore:
             raise_at_open(error, path)
         store._sweeping = env.spawn(store._sweeper.run(), name=f"compaction of {path.name}")
         return store
+
+    def _make_disk(self, env: Env, name: str) -> DiskThread:
+        """Runs the calls that may sync. A simulated machine has no threads."""
+        return DiskThread(env, name)
 
     # -- commits -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from kedge.sim.zoo.strategies import (
     BROKEN_WATCHES,
     CUT_OFF,
     GENERAL,
+    OF_DISKS,
     OF_QUEUES,
     OF_RACES,
     OF_SILENCE,
@@ -50,5 +51,8 @@ WORLDS: Mapping[str, ZooWorld] = {
     "restarts": ZooWorld(f"{__name__}.agents:restarts", OF_VIEWS),
     **{name: ZooWorld(f"{__name__}.changes:{name}") for name in ("canary", "autoscaled")},
     **{name: ZooWorld(f"{__name__}.repair:{name}", RACES) for name in ("orphans", "evictions")},
+    **{name: ZooWorld(f"{__name__}.operators:{name}") for name in ("maintenance", "priorities", "edits")},
+    **{name: ZooWorld(f"{__name__}.settings:{name}") for name in ("policies", "clocks")},
+    "disks": ZooWorld(f"{__name__}.disks:disks", OF_DISKS),
     STANDARD: ZooWorld("kedge.sim.standard:standard"),
 }

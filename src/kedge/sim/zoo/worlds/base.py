@@ -10,6 +10,8 @@ from kedge.sim.standard import LIMITS, template
 NEVER_S = 1e6
 NO_PERIODIC_WORK = {"relist_every_s": NEVER_S, "resync_every_s": NEVER_S, "scheduler_flush_s": NEVER_S}
 """Resync, relist and flush would hide a lost wake-up."""
+SETTLES_S = 20.0
+"""How long after the faults an agent may still restart a process that lost its contact during them."""
 QUIET = replace(LIMITS, **NO_PERIODIC_WORK)  # type: ignore[arg-type]
 
 

@@ -12,6 +12,7 @@ from tests.kit.raw_cluster import RawCluster, replica_set
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import ListOptions
+from kedge.api.wellknown import OPERATION_KIND
 from kedge.client.contract import Client
 from kedge.errors import Refused, to_status
 from kedge.keys import FENCE, Key, Origin
@@ -168,6 +169,51 @@ def test_a_cluster_that_decides_much_and_changes_little_is_a_finding() -> None:
     assert violation is not None
     assert "decisions in a minute" in violation.message
     assert "by replicaset about ReplicaSet.apps/default/web" in violation.message
+
+
+async def renew(spender: Spender) -> None:
+    """A commit that is no work: leases and records allow no more of them."""
+    spender.spent += 1
+    key = Key("Lease.coordination.k8s.io", "kube-system", "replicaset-controller")
+    await spender.raw.cluster.store.commit([], [Put(key, b"{}")], origin=Origin("", "replicaset:p:1"))
+
+
+async def record_an_operation(spender: Spender) -> None:
+    spender.spent += 1
+    key = Key(OPERATION_KIND, "", f"operation-{spender.spent}")
+    await spender.raw.cluster.store.commit([], [Put(key, b"{}")], origin=Origin("operation", "replicaset:p:1"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "act", "text"),
+    [
+        ("history", renew, "versions in a minute, with 0 commits in that minute and the one before; "),
+        ("operations", record_an_operation, "operation records in a minute, with 0 commits"),
+    ],
+)
+def test_history_and_operation_records_of_a_minute_are_bounded(
+    limit: str, act: Callable[[Spender], Awaitable[None]], text: str
+) -> None:
+    most = {f"idle_{limit}_max": MOST, f"{limit}_per_change_max": 1.0}
+    limits = replace(AMPLE, **most)  # type: ignore[arg-type]
+    assert spend(limits, 2 * MOST, act, every_s=WINDOW_S / MOST) is None
+    violation = spend(limits, 4 * MOST, act, every_s=WINDOW_S / MOST / 2)
+    assert violation is not None
+    assert violation.invariant == COSTS
+    assert text in violation.message
+    assert "by replicaset" in violation.message
+
+
+def test_commits_allow_more_history_and_more_operation_records() -> None:
+    async def work(spender: Spender) -> None:
+        await spender.write()
+        await record_an_operation(spender)
+
+    few = {"idle_history_max": 0, "idle_operations_max": 0}
+    allowed = replace(AMPLE, **few, history_per_change_max=2.0, operations_per_change_max=1.0)  # type: ignore[arg-type]
+    assert spend(allowed, 4 * MOST, work, every_s=WINDOW_S / MOST / 2) is None
+    for limit in ("history_per_change_max", "operations_per_change_max"):
+        assert spend(replace(allowed, **{limit: 0.5}), 4 * MOST, work, every_s=WINDOW_S / MOST / 2) is not None
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,14 @@ class CostLimits:
     """Decisions of the whole cluster, for each commit of that minute or the one before."""
     idle_decisions_max: int = 240
     """The same in a minute without a commit."""
+    history_per_change_max: float = 10.0
+    """Versions that a minute adds to the history of the store, leases and records included, for each such commit."""
+    idle_history_max: int = 400
+    """The same in a minute without a commit: renewals of leases."""
+    operations_per_change_max: float = 3.0
+    """Operation records that a minute adds, for each such commit. A commit has at most one, and a term has one too."""
+    idle_operations_max: int = 60
+    """The same in a minute without a commit."""
 
 
 class Costs:
@@ -76,6 +84,10 @@ class Costs:
         self._until_s = WINDOW_S
         self._spent: dict[tuple[Hashable, ...], int] = {}
         self._decisions = 0
+        self._versions = 0
+        """Versions that this minute has added to the history..."""
+        self._operations = 0
+        """...and the operation records among them."""
         self._commits: dict[str, int] = {}
         """Commits of this minute by writer; those of people and machines have none."""
         self._commits_before: dict[str, int] = {}
@@ -93,6 +105,10 @@ class Costs:
         if any(key.kind not in UPKEEP for key in commit.keys):
             self._commits[writer] = self._commits.get(writer, 0) + 1
         for key in commit.keys:
+            self._versions += 1
+            self._spend("version", writer, key.kind)
+            if key.kind == OPERATION_KIND and commit.store.newest(key) is not None:
+                self._operations += 1
             if key.kind == FENCE_KIND:
                 if self._spend("term", key) > self._limits.terms_per_lease_max + self._faults():
                     self._breach("term", f"the lease of {key.name} got another holder", "term", key)
@@ -160,20 +176,43 @@ class Costs:
         self._until_s = (now_s // WINDOW_S + 1) * WINDOW_S
 
     def _end_minute(self) -> None:
-        limits, commits = self._limits, sum(self._commits.values()) + sum(self._commits_before.values())
-        most = limits.idle_decisions_max + limits.decisions_per_change_max * commits
-        if self._decisions > most:
-            counts = {what: count for what, count in self._spent.items() if what[0] == "decision"}
-            busiest = max(counts, key=lambda what: counts[what])
-            self._found(
-                f"amplification {busiest[1]}",
-                f"{self._decisions} decisions in a minute, with {commits} commits in that minute and the one before;"
-                f" {counts[busiest]} of them by {busiest[1]} about {busiest[2]}",
-            )
+        commits = sum(self._commits.values()) + sum(self._commits_before.values())
+        self._check_decisions(commits)
+        self._check_history(commits)
         self._spent.clear()
-        self._decisions = 0
+        self._decisions = self._versions = self._operations = 0
         self._commits_before, self._commits = self._commits, {}
         self._faults_before, self._faults_begin = self._faults_begin, len(self._sim.faults.struck)
+
+    def _check_decisions(self, commits: int) -> None:
+        limits = self._limits
+        if self._decisions > limits.idle_decisions_max + limits.decisions_per_change_max * commits:
+            (_, controller, key), count = self._busiest("decision")
+            self._found(
+                f"amplification {controller}",
+                f"{self._decisions} decisions in a minute, with {commits} commits in that minute and the one before;"
+                f" {count} of them by {controller} about {key}",
+            )
+
+    def _check_history(self, commits: int) -> None:
+        """The history and the records of operations cost memory until they are compacted or expire."""
+        limits, text = self._limits, f"in a minute, with {commits} commits in that minute and the one before"
+        if self._versions > limits.idle_history_max + limits.history_per_change_max * commits:
+            (_, writer, kind), count = self._busiest("version")
+            by = f"{count} of kind {kind} by {writer or 'people and machines'}"
+            self._found(f"history {writer} {kind}", f"{self._versions} versions {text}; {by}")
+        if self._operations > limits.idle_operations_max + limits.operations_per_change_max * commits:
+            counts = {
+                each[1]: n for each, n in self._spent.items() if each[0] == "version" and each[2] == OPERATION_KIND
+            }
+            writer = max(counts, key=lambda each: counts[each])
+            by = f"{counts[writer]} of them by {writer or 'people and machines'}"
+            self._found(f"operations {writer}", f"{self._operations} operation records {text}; {by}")
+
+    def _busiest(self, what: str) -> tuple[tuple[Hashable, ...], int]:
+        counts = {spent: count for spent, count in self._spent.items() if spent[0] == what}
+        busiest = max(counts, key=lambda each: counts[each])
+        return busiest, counts[busiest]
 
     def _breach(self, cause: str, text: str, *what: Hashable) -> None:
         spent_s = self._sim.now_s - self._until_s + WINDOW_S

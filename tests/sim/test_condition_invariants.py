@@ -220,7 +220,7 @@ def test_a_budget_returns_after_an_eviction_that_cost_no_healthy_pod(what: str) 
         await add_budget(raw)
         await raw.add(slotted("web-0") if what == "not ready" else ready_pod("web-0"), "u-0")
         await asyncio.sleep(1)
-        evicted = {"disruptedPods": {"web-0": "2026-01-01T00:00:00Z"}}
+        evicted: dict[str, Any] = {"disruptedPods": {"web-0": "2026-01-01T00:00:00Z"}}
         await write(raw, BUDGET, "DisruptionAllowed", "True", by="disruption", **budget(1))
         await write(raw, BUDGET, "DisruptionAllowed", "False", by="disruption", **budget(0), **evicted)
         if what == "replaced":

@@ -209,11 +209,12 @@ def test_commits_allow_more_history_and_more_operation_records() -> None:
         await spender.write()
         await record_an_operation(spender)
 
-    few = {"idle_history_max": 0, "idle_operations_max": 0}
-    allowed = replace(AMPLE, **few, history_per_change_max=2.0, operations_per_change_max=1.0)  # type: ignore[arg-type]
+    few: dict[str, Any] = {"idle_history_max": 0, "idle_operations_max": 0}
+    allowed = replace(AMPLE, **few, history_per_change_max=2.0, operations_per_change_max=1.0)
     assert spend(allowed, 4 * MOST, work, every_s=WINDOW_S / MOST / 2) is None
     for limit in ("history_per_change_max", "operations_per_change_max"):
-        assert spend(replace(allowed, **{limit: 0.5}), 4 * MOST, work, every_s=WINDOW_S / MOST / 2) is not None
+        low: dict[str, Any] = {limit: 0.5}
+        assert spend(replace(allowed, **low), 4 * MOST, work, every_s=WINDOW_S / MOST / 2) is not None
 
 
 @pytest.mark.parametrize(

@@ -101,27 +101,10 @@ class Scheduler:
         reports = ReportRecords(client, env, recorder, scheduler=name, process=process)
         self._event_recorder = EventRecorder(client, env, reports, component=name, current=self._pending_pod)
         self._policy_status = PolicyStatusWriter(env, reports, scheduler=name)
-        self._binder = Binder(
-            client,
-            env,
-            self.cluster_state,
-            self.queue,
-            self._attempts,
-            self._event_recorder,
-            on_bind_ended=self._ready.set,
-            on_failure=self._end_term,
-        )
-        self._cycle = SchedulingCycle(
-            client,
-            env,
-            self.cluster_state,
-            self.queue,
-            self._attempts,
-            self._binder,
-            self._event_recorder,
-            name,
-            draw_for or (lambda _: env.random.getrandbits(31)),
-        )
+        shared = client, env, self.cluster_state, self.queue, self._attempts
+        self._binder = Binder(*shared, self._event_recorder, on_bind_ended=self._ready.set, on_failure=self._end_term)
+        draw = draw_for or (lambda _: env.random.getrandbits(31))
+        self._cycle = SchedulingCycle(*shared, self._binder, self._event_recorder, name, draw)
         lease = Key(LEASE_KIND, lease_namespace, name)
         note = no_note if recorder is None else recorder.note
         self._election = LeaderElection(client, env, lease, identity=f"{name}-{process}", note=note)

@@ -1,4 +1,4 @@
-"""Bodies with a spec that was sent before: they are never taken for plain if reading all of them says otherwise."""
+"""Bodies with a spec that was sent before: a body is plain only if reading all of it finds nothing to report."""
 
 from __future__ import annotations
 

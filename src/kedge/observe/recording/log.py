@@ -87,7 +87,7 @@ class DecisionLog:
         Raises:
             Terminal: the directory cannot be created or listed. Correct its permissions, or choose another.
         """
-        self._directory = directory
+        self.directory = directory
         self._env = env
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -129,16 +129,11 @@ class DecisionLog:
         self._pending_bytes = 0
         self._pending_records = 0
         self._unsynced = False
-        self._appended = self._written = self._lost = self._stripped = 0
-        self._segments_dropped = self._errors = 0
+        self._appended = self._written = self._lost = self._stripped = self._segments_dropped = self._errors = 0
         self._last_error = ""
         self._warned: set[str] = set()
         """Operations whose failure was logged. A failure is logged again only after a success."""
         self._show()
-
-    @property
-    def directory(self) -> Path:
-        return self._directory
 
     @property
     def segment_number(self) -> int:
@@ -309,7 +304,7 @@ class DecisionLog:
                 self._begin_segment()
             self._write(batch)
         except OSError as error:
-            self._failed("write", f"the decision log in {self._directory} cannot be written: {error}", lost=records)
+            self._failed("write", f"the decision log in {self.directory} cannot be written: {error}", lost=records)
             # Versions of the lost batch are not in this segment, so no later record may refer to them: begin another.
             self._index = IndexBuilder()  # it has the lost batch
             self._end_segment()
@@ -330,7 +325,7 @@ class DecisionLog:
         try:
             os.fsync(self._descriptor)
         except OSError as error:
-            self._failed("sync", f"the decision log in {self._directory} cannot be synced: {error}")
+            self._failed("sync", f"the decision log in {self.directory} cannot be synced: {error}")
         self._sync_s.observe(self._env.monotonic() - began_s)
 
     async def run(self) -> None:
@@ -373,7 +368,7 @@ class DecisionLog:
     def _begin_segment(self) -> None:
         self._make_room()
         while True:
-            path = segment_path(self._directory, self._next_number)
+            path = segment_path(self.directory, self._next_number)
             self._next_number += 1
             try:
                 self._descriptor = os.open(
@@ -390,13 +385,13 @@ class DecisionLog:
     def _sync_directory(self) -> None:
         """Make the name of a new segment durable. Some filesystems cannot; the segment is used all the same."""
         try:
-            descriptor = os.open(self._directory, os.O_RDONLY)
+            descriptor = os.open(self.directory, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as error:
-            self._failed("sync", f"the names in {self._directory} cannot be synced: {error}")
+            self._failed("sync", f"the names in {self.directory} cannot be synced: {error}")
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

@@ -199,9 +199,6 @@ class HttpConnection(asyncio.Protocol):
                 else HttpError(400, "BadRequest", f"malformed HTTP request: {error}")
             )
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._connections.remove(self)
         self._failed = True

@@ -14,9 +14,9 @@ from typing import Final
 from kedge.kept import SUFFIX
 from kedge.sim.incident.conditions import CONDITION_RUNS_MAX, StepCondition, necessary_conditions
 from kedge.sim.incident.draft import ScenarioDraft
-from kedge.sim.incident.narrowing import narrowed, with_least
 from kedge.sim.incident.neighbours import Neighbour, search_order
 from kedge.sim.incident.rerun import IncidentProgram, IncidentRun
+from kedge.sim.incident.smallest_neighbour import narrowed, with_least
 from kedge.sim.judges.invariants import COSTS, FRESHNESS
 
 RUNS_MAX: Final = 200

@@ -100,7 +100,7 @@ def search_order(program: IncidentProgram) -> list[Neighbour]:
 
     Sorts of faults take turns, so that a search that ends early has tried each; a farther sort begins some turns later.
     Of most sorts wide faults are first: all watches of a component late for the longest time, and nodes gone for the
-    longest, because one of them includes many narrow ones. It may also hide them, so single late watches are a sort of
+    longest, because a wide fault includes many narrow ones. It may also hide them, so single late watches are a sort of
     their own. The others follow, nearest first.
     """
     written = [each for each in program.recording.decisions if _writes(each) and each.began >= program.begin]
@@ -134,7 +134,7 @@ def _nodes_in_turn(gone: Sequence[Neighbour]) -> list[Neighbour]:
 
 def _wide_links(program: IncidentProgram) -> Iterator[Neighbour]:
     """All watches of a component that have events, late together for the longest time. Every moment at which a single
-    watch would be late is in the first half of one of them."""
+    watch would be late is in the first half of such a time."""
     late_s = DELAYS_S[-1]
     for component, moments in _watched(program):
         times = sorted({at for found in moments.values() for at in _spread(_apart(found, APART_S))})

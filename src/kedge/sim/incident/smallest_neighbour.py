@@ -1,6 +1,6 @@
 """Narrows a neighbour that breaks a rule: fewer faults, later begins and the least delays with which it still does.
 
-`around` searches with wide faults, because one of them includes many narrow ones. Runs are counted by the caller.
+`around` searches with wide faults, because a wide fault includes many narrow ones. Runs are counted by the caller.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.kit.raw_cluster import RawCluster, replica_set
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import ListOptions
-from kedge.api.wellknown import OPERATION_KIND
+from kedge.api.wellknown import EVENT_KIND, OPERATION_KIND
 from kedge.client.contract import Client
 from kedge.errors import Refused, to_status
 from kedge.keys import FENCE, Key, Origin
@@ -171,8 +171,14 @@ def test_a_cluster_that_decides_much_and_changes_little_is_a_finding() -> None:
     assert "by replicaset about ReplicaSet.apps/default/web" in violation.message
 
 
+async def write_an_event(spender: Spender) -> None:
+    """A commit that is no work: Events and records allow no more of them."""
+    spender.spent += 1
+    key = Key(EVENT_KIND, "default", f"event-{spender.spent}")
+    await spender.raw.cluster.store.commit([], [Put(key, b"{}")], origin=Origin("", "replicaset:p:1"))
+
+
 async def renew(spender: Spender) -> None:
-    """A commit that is no work: leases and records allow no more of them."""
     spender.spent += 1
     key = Key("Lease.coordination.k8s.io", "kube-system", "replicaset-controller")
     await spender.raw.cluster.store.commit([], [Put(key, b"{}")], origin=Origin("", "replicaset:p:1"))
@@ -187,7 +193,7 @@ async def record_an_operation(spender: Spender) -> None:
 @pytest.mark.parametrize(
     ("limit", "act", "text"),
     [
-        ("history", renew, "versions in a minute, with 0 commits in that minute and the one before; "),
+        ("history", write_an_event, "versions in a minute, with 0 commits in that minute and the one before; "),
         ("operations", record_an_operation, "operation records in a minute, with 0 commits"),
     ],
 )
@@ -202,6 +208,11 @@ def test_history_and_operation_records_of_a_minute_are_bounded(
     assert violation.invariant == COSTS
     assert text in violation.message
     assert "by replicaset" in violation.message
+
+
+def test_renewals_of_leases_add_nothing_to_the_history() -> None:
+    limits = replace(AMPLE, idle_history_max=MOST, history_per_change_max=1.0)
+    assert spend(limits, 4 * MOST, renew, every_s=WINDOW_S / MOST / 2) is None
 
 
 def test_commits_allow_more_history_and_more_operation_records() -> None:

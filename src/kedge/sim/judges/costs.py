@@ -65,9 +65,10 @@ class CostLimits:
     idle_decisions_max: int = 240
     """The same in a minute without a commit."""
     history_per_change_max: float = 10.0
-    """Versions that a minute adds to the history of the store, leases and records included, for each such commit."""
+    """Versions that a minute adds to the history of the store, records included, for each such commit. Renewals of
+    leases add none."""
     idle_history_max: int = 400
-    """The same in a minute without a commit: renewals of leases."""
+    """The same in a minute without a commit."""
     operations_per_change_max: float = 3.0
     """Operation records that a minute adds, for each such commit. A commit has at most one, and a term has one too."""
     idle_operations_max: int = 60
@@ -105,8 +106,9 @@ class Costs:
         if any(key.kind not in UPKEEP for key in commit.keys):
             self._commits[writer] = self._commits.get(writer, 0) + 1
         for key in commit.keys:
-            self._versions += 1
-            self._spend("version", writer, key.kind)
+            if key.kind != LEASE_KIND:  # a renewal replaces the version before it, which is in no history
+                self._versions += 1
+                self._spend("version", writer, key.kind)
             if key.kind == OPERATION_KIND and commit.store.newest(key) is not None:
                 self._operations += 1
             if key.kind == FENCE_KIND:

@@ -51,6 +51,20 @@ def test_objects_that_survive_the_oldest_generation_are_not_scanned_again() -> N
     assert gc.get_freeze_count() > len(held) / 2
 
 
+def test_batches_are_small_however_large_the_heap_was_before() -> None:
+    held: list[list[list[int]]] = [[[] for _ in range(400_000)]]
+    tune_collector()
+    batches: list[int] = []
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            batches.append(sum(len(gc.get_objects(generation=generation)) for generation in range(3)))
+
+    gc.callbacks.append(look)
+    held.append([[] for _ in range(200_000)])
+    assert max(batches) < 40_000
+
+
 def test_tuning_twice_is_tuning_once() -> None:
     tune_collector()
     callbacks = len(gc.callbacks)

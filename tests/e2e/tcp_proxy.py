@@ -9,6 +9,9 @@ from typing import Any
 
 from tests.etcd_server import free_port
 
+_LATE_TURNS = 5
+"""Turns of the loop in which a connection may still appear that was accepted before the proxy was closed."""
+
 
 class Proxy:
     """Forwards to `target`, unless a fault is set."""
@@ -23,6 +26,7 @@ class Proxy:
         self.swallow_replies = False
         self.requests_flow.set()
         self.replies_flow.set()
+        self._closed = False
         self._server: asyncio.Server | None = None
         self._pumps: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -52,10 +56,18 @@ class Proxy:
             pump.cancel()
 
     async def close(self) -> None:
+        self._closed = True
         await self.refuse()
+        await asyncio.gather(*tuple(self._pumps), return_exceptions=True)
+        for _ in range(_LATE_TURNS):
+            await asyncio.sleep(0)
+            self.hang_up()
         await asyncio.gather(*tuple(self._pumps), return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            writer.transport.abort()
+            return
         self._start(self._join(reader, writer))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -70,6 +82,10 @@ class Proxy:
             server_reader, server_writer = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.transport.abort()
+            return
+        if self._closed:
+            writer.transport.abort()
+            server_writer.transport.abort()
             return
         self._writers.add(server_writer)
         self._start(self._pump(reader, server_writer, self.requests_flow, replies=False))

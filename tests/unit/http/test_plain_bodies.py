@@ -86,6 +86,15 @@ def test_the_pod_of_a_client_is_plain_with_its_warnings() -> None:
     assert looked_at(pod_json(), content_type=b"application/yaml") is None
 
 
+def test_a_field_that_stands_twice_is_found_where_other_parts_grow_as_much() -> None:
+    """Encoded again, `1e5` is `1E+5`: as many of these as the second field has bytes keep the length."""
+    notes = b",".join(b'"%c":1e5' % each for each in b"abcdefghijk")
+    assert looked_at(pod_json()) is not None
+    twice = pod_json().replace(b'"name":"a"', b'"name":"a","name":"a","annotations":{%b}' % notes, 1)
+    assert len(encode_json(parse_object(twice))) == len(twice)
+    assert looked_at(twice) is None
+
+
 @pytest.mark.parametrize("place", ["metadata", "spec"])
 def test_a_body_at_the_limit_of_depth_is_not_plain(place: str) -> None:
     for levels in range(OBJECT_DEPTH_MAX - 4, OBJECT_DEPTH_MAX + 3):

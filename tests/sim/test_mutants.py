@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kedge.cli import main
+from kedge.sim.kernel.artefacts import pack_tape
+from kedge.sim.zoo import entry_named
+from kedge.sim.zoo.find import world_target
 from kedge.sim.zoo.mutants import (
     LAYERS,
     Mutant,
@@ -21,6 +25,7 @@ from kedge.sim.zoo.mutants import (
     draw_mutants,
     mutant_table,
     run_campaign,
+    trials,
     try_mutant,
 )
 from kedge.sim.zoo.mutants.campaign import REACHED
@@ -40,7 +45,8 @@ from kedge.sim.zoo.mutants.sources import (
     test_files as files_of,
 )
 from kedge.sim.zoo.mutants.trials import HANGS, failing_test, run_worlds
-from kedge.sim.zoo.mutants.worlds_run import hunt_worlds
+from kedge.sim.zoo.mutants.worlds_run import fails, hunt_by_coverage, hunt_worlds
+from kedge.sim.zoo.worlds import WORLDS
 
 QUOTAS = "server/service/quotas.py"
 EXAMPLES = {
@@ -203,6 +209,47 @@ def test_a_quota_that_refuses_nothing_is_killed_by_the_hunt() -> None:
     assert found.killed_by_hunt
     assert (found.world, found.killed_by_tests) == ("quotas", None)
     assert "quota" in found.invariant
+
+
+def test_a_quota_that_refuses_nothing_is_killed_by_a_hunt_by_coverage() -> None:
+    mutant = mutant_of(QUOTAS, "if broken", "guard removed")
+    found = try_mutant(mutant, TrialOptions(cpu_s=20, tests_cpu_s=0, coverage=True))
+    assert found.killed_by_hunt
+    assert found.world == "quotas"
+    assert found.strategy in {each.name for each in WORLDS["quotas"].strategies}
+    assert 0 < found.cpu_s < 20
+
+
+def test_a_tape_that_fails_without_the_mutant_too_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = mutant_of(QUOTAS, "if broken", "guard removed")
+    answers = {
+        "hunt by coverage": {"world": "quotas", "strategy": "swarm", "tape": "AA"},
+        "replay": {"world": "quotas"},
+    }
+    asked: list[tuple[str, object]] = []
+
+    def answer(what: str, given: object, **_: object) -> dict[str, str]:
+        asked.append((what, given))
+        return dict(answers[what])
+
+    monkeypatch.setattr(trials, "run_worlds", answer)
+    assert not try_mutant(mutant, TrialOptions(tests_cpu_s=0, coverage=True)).killed_by_hunt
+    assert asked[1] == ("replay", {"world": "quotas", "strategy": "swarm", "tape": "AA"})
+
+
+def test_a_tape_of_another_build_is_run_again_with_its_strategy() -> None:
+    target = world_target("quotas", "swarm")
+    tape = b64encode(pack_tape(target.run(3).tape)).decode()
+    assert fails("quotas", "swarm", tape) == {}
+    with entry_named("quota-not-enforced").patch():
+        broken = next(o for seed in range(50) if (o := target.run(seed)).violation is not None)
+        assert fails("quotas", "swarm", b64encode(pack_tape(broken.tape)).decode()) == {"world": "quotas"}
+
+
+def test_a_hunt_by_coverage_without_a_find_ends_with_its_cpu_time() -> None:
+    found = hunt_by_coverage(["tenants", "rivals"], cpu_s=0.01)
+    assert "world" not in found
+    assert found["seeds"] == 1
 
 
 def test_a_test_that_fails_without_the_mutant_too_does_not_count(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from kedge.sim.zoo.comparison import (
     targeted_summary,
     try_strategy,
 )
+from kedge.sim.zoo.coverage import COVERAGE
 from kedge.sim.zoo.entry import KEPT
 from kedge.sim.zoo.hunt import EntryResult, ZooReport, strategies_of
 from kedge.sim.zoo.strategies import BASELINE, OLD_LISTS, PLAIN_RANDOM
@@ -160,7 +161,7 @@ def test_the_command_compares_strategies_and_prints_the_best_of_each_entry() -> 
     report = json.loads(run("--compare", "2", "-o", "json")[0])
     (row,) = report["rows"]
     by_name = {each["strategy"]: each for each in row["strategies"]}
-    assert list(by_name) == [each.name for each in contenders(entry_named("quota-not-enforced"))]
+    assert list(by_name) == [*(each.name for each in contenders(entry_named("quota-not-enforced"))), COVERAGE]
     assert by_name[row["best"]]["finds"] == 2
     assert by_name[row["best"]]["cpu_s_per_find"] > 0
     assert {"strategy", "entries", "found", "best", "alone", "sooner"} == set(report["strategies"][0])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kedge.cli.coverage_hunt import coverage_options, hunt_coverage
 from kedge.cli.exhaustive_hunt import exhaustive_options, hunt_exhaustively
 from kedge.cli.lineage_hunt import hunt_lineage
 
@@ -43,6 +45,7 @@ SHRINK_RUNS = 600
     "--runs", type=click.IntRange(2), default=100, show_default=True, help="With a recording: how many runs to make."
 )
 @exhaustive_options
+@coverage_options
 @click.option(
     "--jobs",
     "-j",
@@ -89,8 +92,6 @@ def hunt(
     invariants: tuple[str, ...],
     bad: str,
     runs: int,
-    jobs: int,
-    executor: str,
     policy: str,
     depth: int,
     directory: Path,
@@ -107,7 +108,8 @@ def hunt(
     distance. For a run that is bad itself, the report has the conditions that it needs.
 
     With --exhaustive a small world runs in every order of its first deliveries. With --lineage the messages are lost
-    that a good outcome rests on, smallest plans first.
+    that a good outcome rests on, smallest plans first. With --coverage tapes that reach something new are mutated, and
+    the strategies that still find something get more runs; TARGET may then be `zoo`, or `zoo:WORLD`.
 
     Exit code 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
     """
@@ -115,18 +117,21 @@ def hunt(
     from kedge.errors import KedgeError
     from kedge.sim.kernel import hunt as run_hunt
 
-    _search(target, directory, SHRINK_RUNS if shrink_runs is None else shrink_runs, **search)
+    workers = {name: search.pop(name) for name in ("jobs", "executor")}
+    coverage = {name: search.pop(name) for name in ("coverage", "cpu_s", "output")}
+    _search(target, directory, SHRINK_RUNS if shrink_runs is None else shrink_runs, coverage["coverage"], **search)
     _hunt_recording(target, weak, without, bad, runs, directory)
+    aims = partial(_aim, target, weak, without, invariants)
+    hunt_coverage(target, aims, directory, shrink_runs, seeds=seeds, start=start, policy=policy, **workers, **coverage)
     try:
         with known_targets():
-            aim, first, shrinks, flags = _aim(target, weak, without, invariants)
+            aim, first, shrinks, flags = aims()
         start = first if start is None else start
         with known_targets(), SeedProgress(seeds) as progress:
             found = run_hunt(
                 aim,
                 range(start, start + seeds),
-                executor=executor,
-                jobs=jobs,
+                **workers,
                 policy=_policy(policy, depth),
                 directory=directory,
                 shrink_runs_max=shrinks if shrink_runs is None else shrink_runs,
@@ -135,16 +140,16 @@ def hunt(
             )
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
-    if policy != "program":
-        flags += ["--policy", policy, *(["--depth", str(depth)] if policy == "pct" else [])]
-    click.echo(report(found, shlex.join(["kedge", "hunt", target, *flags])))
+    click.echo(report(found, shlex.join(["kedge", "hunt", target, *flags, *_policy_flags(policy, depth)])))
     raise SystemExit(1 if found.groups else 2 if found.lost or found.broken or found.marks_missed() else 0)
 
 
-def _search(target: str, directory: Path, shrink_runs: int, exhaustive: bool, lineage: bool, **bounds: Any) -> None:
+def _search(
+    target: str, directory: Path, shrink_runs: int, coverage: bool, exhaustive: bool, lineage: bool, **bounds: Any
+) -> None:
     """Search systematically and exit; return if seeds are wanted."""
-    if exhaustive and lineage:
-        raise click.UsageError("--exhaustive and --lineage are two searches: give either")
+    if exhaustive + lineage + coverage > 1:
+        raise click.UsageError("--exhaustive, --lineage and --coverage are different searches: give one")
     if exhaustive:
         hunt_exhaustively(target, directory, shrink_runs, **bounds)
     if lineage:
@@ -225,6 +230,12 @@ def _policy(name: str, depth: int) -> SchedulePolicy | None:
         "pct": Pct(depth=depth),
     }
     return policies[name]
+
+
+def _policy_flags(name: str, depth: int) -> list[str]:
+    """The flags that name the policy again."""
+    depths = ["--depth", str(depth)] if name == "pct" else []
+    return [] if name == "program" else ["--policy", name, *depths]
 
 
 def report(found: Hunt, command: str) -> str:

@@ -41,6 +41,11 @@ _OPTIONS = (
         show_default=True,
         help="Folder of the results of mutants. Mutants with a result are not tried again.",
     ),
+    click.option(
+        "--coverage",
+        is_flag=True,
+        help="Hunt mutants by coverage, and not with strategies in turn: compare the CPU time of both.",
+    ),
 )
 
 
@@ -63,6 +68,7 @@ def try_mutants(
     tests_cpu_s: int,
     layers: Collection[str],
     state: Path,
+    coverage: bool,
 ) -> NoReturn:
     """Run a campaign, show each result on stderr, print the report, and exit with 1 if a mutant survived."""
     from kedge.cli.named_targets import known_targets
@@ -79,7 +85,7 @@ def try_mutants(
             state=state,
             layers=layers,
             names=names,
-            options=TrialOptions(cpu_s, tests_cpu_s),
+            options=TrialOptions(cpu_s, tests_cpu_s, coverage),
             jobs=jobs,
             executor=executor,
             on_progress=lambda row: click.echo(mutant_outcome(row), err=True),

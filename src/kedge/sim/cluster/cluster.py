@@ -45,6 +45,7 @@ from kedge.sim.cluster.links import (
 )
 from kedge.sim.cluster.recording import ClusterRecording
 from kedge.sim.cluster.relay import Relay
+from kedge.sim.cluster.state_coverage import StateCoverage
 from kedge.sim.kernel import Host, Simulation
 from kedge.store import Entry, Store
 
@@ -175,6 +176,8 @@ class Cluster:
         """Set where the run is written to a file, or its timeline is wanted."""
         if sim.keeps:
             self.record()
+        if sim.world.coverage is not None:
+            StateCoverage(self, sim.world.coverage)
 
     def record(self) -> ClusterRecording:
         """Record the cluster's history from now on."""

@@ -1,7 +1,8 @@
 """The tape: every choice of a run, labelled and bounded, in four independent streams.
 
 A run is a function of (program, tape). Recording draws from the seed. A strict replay reads the tape back and reports
-the first choice that does not fit. A lenient replay matches choices by label and occurrence; missing ones take 0.
+the first choice that does not fit. A lenient replay matches choices by label and occurrence; missing ones take 0, or
+are drawn if the tape was edited for that (`tape_edits`).
 Choice 0 is always the plain one: no fault, least latency, the host that waited longest.
 """
 
@@ -25,6 +26,9 @@ STREAMS = ("network", "faults", "workload")
 Choice: TypeAlias = tuple[str, int, int]
 """Label, bound, value: `0 <= value < bound`."""
 
+Moment: TypeAlias = tuple[int, int, int, int]
+"""A moment of a run, as the length of its tape: of the schedule, and of each of `STREAMS`."""
+
 SWARM = "swarm "
 """Prefix of the labels of choices on which faults a run may have at all."""
 DETAIL = "how "
@@ -46,7 +50,7 @@ class Mode(Enum):
     STRICT = "strict"
     """Read from a tape that must fit exactly."""
     LENIENT = "lenient"
-    """Read from a tape by label and occurrence; a missing choice takes 0."""
+    """Read from a tape by label and occurrence; a missing choice takes 0, or is drawn if the tape has a `tail_seed`."""
 
 
 @dataclass(slots=True)
@@ -58,9 +62,19 @@ class Tape:
     schedule: array[int] = field(default_factory=lambda: array("I"))
     """For each step with more than one host ready: how many were ready, and which one ran."""
     streams: dict[str, list[Choice]] = field(default_factory=lambda: {name: [] for name in STREAMS})
+    tail_seed: int | None = None
+    """Edited tapes may have it: choices that the tape lacks are drawn from this seed. None: they are 0."""
 
     def copy(self) -> Tape:
-        return Tape(self.seed, self.policy, self.schedule[:], {name: list(c) for name, c in self.streams.items()})
+        streams = {name: list(choices) for name, choices in self.streams.items()}
+        return Tape(self.seed, self.policy, self.schedule[:], streams, self.tail_seed)
+
+    def cut(self, moment: Moment) -> None:
+        """Forget every choice after a moment."""
+        scheduled, *lengths = moment
+        del self.schedule[scheduled:]
+        for name, length in zip(STREAMS, lengths, strict=True):
+            del self.streams[name][length:]
 
     def deviations(self) -> int:
         """How many steps deviate from the plain schedule."""
@@ -111,11 +125,22 @@ def _recorder(source: Random, taken: list[Choice]) -> Choose:
     return choose
 
 
+def _tail(seed: int | None, name: str) -> Choose | None:
+    """`choose` for choices that an edited tape lacks; None if they are 0."""
+    return None if seed is None else _recorder(Random(f"{seed}/{name}/tail"), [])
+
+
 class Stream:
     """One source of labelled choices."""
 
     def __init__(
-        self, name: str, seed: int, mode: Mode, recorded: Iterable[Choice], on_diverged: Callable[[TapeMismatch], None]
+        self,
+        name: str,
+        seed: int,
+        mode: Mode,
+        recorded: Iterable[Choice],
+        on_diverged: Callable[[TapeMismatch], None],
+        tail_seed: int | None = None,
     ) -> None:
         self.name = name
         self.taken: list[Choice] = []
@@ -129,18 +154,19 @@ class Stream:
         self._on_diverged = on_diverged
         self._by_label: dict[str, list[int]] = {}
         self._seen: dict[str, int] = {}
+        self._draw_tail = _tail(tail_seed, name)
         self.missing = 0
         """Lenient only: choices the tape did not have."""
         if mode is Mode.LENIENT:
             for label, _, value in self._recorded:
                 self._by_label.setdefault(label, []).append(value)
 
-    def _follow(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:  # noqa: ARG002
+    def _follow(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:
         """`choose` while replaying."""
         if bound <= 1:
             check(bound == 1, "a choice needs something to choose from")
             return 0
-        value = self._next(label, bound) if self._mode is Mode.STRICT else self._find(label, bound)
+        value = self._next(label, bound) if self._mode is Mode.STRICT else self._find(label, bound, reached)
         self.taken.append((label, bound, value))
         return value
 
@@ -165,13 +191,13 @@ class Stream:
             return 0
         return value
 
-    def _find(self, label: str, bound: int) -> int:
+    def _find(self, label: str, bound: int, reached: Sequence[float] | None) -> int:
         occurrence = self._seen.get(label, 0)
         self._seen[label] = occurrence + 1
         values = self._by_label.get(label, ())
         if occurrence >= len(values):
             self.missing += 1
-            return 0
+            return 0 if self._draw_tail is None else self._draw_tail(label, bound, reached)
         return min(values[occurrence], bound - 1)
 
     def _diverge(self, what: str) -> None:
@@ -189,7 +215,8 @@ class Choices:
         self._on_diverged = on_diverged
         self.schedule = array("I")
         self._streams = {
-            name: Stream(name, tape.seed, mode, tape.streams.get(name, ()), self.diverge) for name in STREAMS
+            name: Stream(name, tape.seed, mode, tape.streams.get(name, ()), self.diverge, tape.tail_seed)
+            for name in STREAMS
         }
         self.network = self._streams["network"]
         self.faults = self._streams["faults"]
@@ -200,6 +227,11 @@ class Choices:
         if self.diverged is None:
             self.diverged = error
             self._on_diverged()
+
+    def moment(self) -> Moment:
+        """How much of the tape was drawn so far."""
+        taken = self._streams
+        return len(self.schedule), len(taken["network"].taken), len(taken["faults"].taken), len(taken["workload"].taken)
 
     def missing(self) -> int:
         """Lenient only: how many choices the tape did not have."""

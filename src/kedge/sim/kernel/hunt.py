@@ -32,6 +32,7 @@ from kedge.sim.kernel.artefacts import Artefact, make_artefact, write_artefact
 from kedge.sim.kernel.choices import Tape
 from kedge.sim.kernel.policies import SchedulePolicy
 from kedge.sim.kernel.shrink import SHRINK_RUNS_MAX, Shrunk, shrink
+from kedge.sim.kernel.simulation import RunOutcome
 from kedge.sim.kernel.targets import SimulationTarget, find_target
 from kedge.sim.kernel.violations import Violation
 
@@ -39,6 +40,10 @@ BATCH_SEEDS = 8
 """Seeds per batch: few, so that progress is shown often and a worker that dies loses little."""
 UNDER_WAY_PER_JOB = 3
 """Batches submitted ahead for each worker."""
+TARGETS_KEPT = 512
+"""Targets that a worker holds: the strategies of all worlds of the zoo."""
+TARGETS_WARMED = 8
+"""Targets whose first run in a worker is made twice: the objects that it loads are set aside from the collector."""
 GROUP_SEEDS_KEPT = 3
 """Failures of one group whose tapes are kept; the first of them is shrunk."""
 
@@ -70,13 +75,14 @@ class SeedResult:
     marks: dict[str, int]
     violation: Violation | None = None
     tape: Tape | None = None
-    """The tape of a failure; None for other seeds."""
+    """The tape of a failure; None for other seeds, unless the hunt mutates tapes."""
 
 
-@lru_cache(maxsize=8)
-def _target_for(reference: str) -> SimulationTarget:
+@lru_cache(maxsize=TARGETS_KEPT)
+def target_for(reference: str) -> SimulationTarget:
+    """The target, found once in each process."""
     target = find_target(reference)
-    if parent_process() is not None:  # a worker process: objects loaded by now need never be collected
+    if parent_process() is not None and target_for.cache_info().currsize < TARGETS_WARMED:  # a worker process
         target.run(0)
         gc.collect()
         gc.freeze()
@@ -85,7 +91,7 @@ def _target_for(reference: str) -> SimulationTarget:
 
 def run_seeds(work: Work) -> list[SeedResult]:
     """Run a batch of seeds. A module-level function, so that any executor can pickle it."""
-    target = _target_for(work.reference)
+    target = target_for(work.reference)
     if work.policy is not None:
         target = replace(target, policy=work.policy)
     return [run_seed(target, seed) for seed in work.seeds]
@@ -93,19 +99,20 @@ def run_seeds(work: Work) -> list[SeedResult]:
 
 def run_seed(target: SimulationTarget, seed: int) -> SeedResult:
     begin_s = time.process_time()
-    outcome = target.run(seed)
-    failed = outcome.violation is not None
-    result = SeedResult(
-        seed=seed,
+    return seed_result(target.run(seed), begin_s)
+
+
+def seed_result(outcome: RunOutcome, begin_s: float, *, with_tape: bool = False) -> SeedResult:
+    """The part of an outcome that a worker sends back. Its tape only if it failed, unless `with_tape`."""
+    return SeedResult(
+        seed=outcome.seed,
         hash=outcome.hash,
         steps=outcome.steps,
         cpu_s=time.process_time() - begin_s,
         marks=outcome.marks,
         violation=outcome.violation,
-        tape=outcome.tape if failed else None,
+        tape=outcome.tape if with_tape or outcome.violation is not None else None,
     )
-    del outcome
-    return result
 
 
 # -- executors -------------------------------------------------------------------------------------
@@ -152,6 +159,17 @@ def make_executor(name: str, jobs: int) -> Executor:
     if not isinstance(executor, Executor):
         raise UnknownExecutor(f"{name} made a {type(executor).__name__}, which is not a concurrent.futures.Executor")
     return executor
+
+
+def open_executor(executor: str | Callable[[], Executor], jobs: int, target: SimulationTarget) -> Executor:
+    """The executor of a hunt: by name, on a Dask cluster whose workers have `target`, or as the caller makes it."""
+    if callable(executor):
+        return executor()
+    if executor.startswith(DASK):
+        from kedge.sim.kernel.dask_executor import DaskExecutor
+
+        return DaskExecutor(executor, target)
+    return make_executor(executor, jobs)
 
 
 # -- the hunt --------------------------------------------------------------------------------------
@@ -240,36 +258,28 @@ def hunt(
     wanted = list(seeds)
     found = Hunt(target, len(wanted), None if target.policy == own_policy else target.policy, by_seed)
 
-    def make() -> Executor:
-        if callable(executor):
-            return executor()
-        if executor.startswith(DASK):
-            from kedge.sim.kernel.dask_executor import DaskExecutor
-
-            return DaskExecutor(executor, target)
-        return make_executor(executor, jobs)
-
     try:
-        _run_all(found, wanted, make, jobs, on_progress)
+        _run_all(found, wanted, lambda: open_executor(executor, jobs, target), jobs, on_progress)
     except KeyboardInterrupt:
         found.interrupted = True
     for group in found.groups.values():
-        _keep(found, group, directory, 0 if found.interrupted else shrink_runs_max)
+        problem = keep_failure(target, group, directory, 0 if found.interrupted else shrink_runs_max)
+        if problem:
+            found.broken.append((group.tapes[0][1].seed, problem))
         on_progress(found)
     return found
 
 
-def _keep(found: Hunt, group: Group, directory: Path | None, runs_max: int) -> None:
-    target = found.target
+def keep_failure(target: SimulationTarget, group: Group, directory: Path | None, runs_max: int) -> str:
+    """Shrink the first failure of a group, and write its artefact. Returns why it could not, or an empty text."""
     failure = target.run(group.tapes[0][1])
     if failure.violation is None or failure.diverged is not None:
-        seed = group.tapes[0][1].seed
-        found.broken.append((seed, f"did not fail again: {failure.diverged or 'not deterministic'}; check_determinism"))
-        return
+        return f"did not fail again: {failure.diverged or 'not deterministic'}; check_determinism"
     group.shrunk = shrink(target, failure, runs_max=runs_max)
     group.artefact = make_artefact(target, group.shrunk.outcome, group.shrunk.conditions)
     if directory is not None:
         group.path = write_artefact(group.artefact, directory)
+    return ""
 
 
 def _run_all(

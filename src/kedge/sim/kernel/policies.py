@@ -96,7 +96,8 @@ def begin_schedule(policy: SchedulePolicy, choices: Choices) -> tuple[Chooser | 
         chooser, name = policy.chooser(tape.seed), policy.name
     else:
         is_taped = tape.policy != Fifo().name and (tape.schedule or choices.mode is Mode.STRICT)
-        chooser, name = Taped(choices) if is_taped else None, tape.policy
+        tail = None if tape.tail_seed is None else policy.chooser(tape.tail_seed)
+        chooser, name = Taped(choices, tail) if is_taped else None, tape.policy
     return chooser, Fifo().name if chooser is None else name
 
 
@@ -141,10 +142,11 @@ class _PctChooser:
 
 
 class Taped:
-    """The schedule of a recorded run."""
+    """The schedule of a recorded run. After the end of an edited tape `tail` chooses, if there is one."""
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: Choices, tail: Chooser | None = None) -> None:
         self._choices = choices
+        self._tail = tail
         self._recorded = choices.source.schedule
         self._strict = choices.mode is Mode.STRICT
         self._place = 0
@@ -155,7 +157,7 @@ class Taped:
         if place >= len(self._recorded):
             if self._strict:
                 self._diverge(f"the tape ends, {len(ready)} hosts are ready")
-            return 0
+            return 0 if self._tail is None else self._tail(ready)
         bound, value = unpack(self._recorded[place])
         if bound == len(ready):
             return value

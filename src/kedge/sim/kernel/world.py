@@ -25,6 +25,7 @@ from kedge.sim.kernel.loop import SimLoop
 from kedge.sim.kernel.messages import send_message
 from kedge.sim.kernel.network import Network
 from kedge.sim.kernel.policies import SchedulePolicy, begin_schedule
+from kedge.sim.kernel.run_coverage import RunCoverage
 from kedge.sim.kernel.strands import STRAND, HostProcess
 from kedge.sim.kernel.trace import Event, Trace, new_event
 from kedge.sim.kernel.violations import Violation
@@ -73,6 +74,8 @@ class SimWorld:
         self.network = Network(self)
         self.lineage: Lineage | None = None
         """Follows messages, in a search that cuts them."""
+        self.coverage: RunCoverage | None = None
+        """Collects the features of the run, in a search for new ones."""
         self.deliveries = None if orders is None else Deliveries(self, orders)
         """Messages under way, if their order is chosen. None: each has a latency, and the loop its timer."""
         self.loop = (SimLoop if self.deliveries is None else OrderedLoop)(
@@ -162,6 +165,8 @@ class SimWorld:
 
     def mark(self, name: str) -> None:
         self.marks[name] = self.marks.get(name, 0) + 1
+        if self.coverage is not None:
+            self.coverage.marked(name)
 
     def forget(self) -> None:
         """Drop all references, once the outcome is complete."""

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from kedge.sim.kernel.targets import find_target
+from kedge.sim.zoo.coverage import COVERAGE, first_find, found_in
 from kedge.sim.zoo.entry import ZooEntry, entry_named
 from kedge.sim.zoo.strategies import BASELINE, PLAIN_RANDOM, Strategy
 from kedge.sim.zoo.worlds import WORLDS
@@ -93,13 +94,34 @@ def compare_entry(name: str, seeds: int, seeds_max: int) -> StrategyComparison:
 
     A module-level function, so that any executor can pickle it.
     """
-    ways = [way.name for way in contenders(entry_named(name))]
-    trials = [try_strategy(name, way, range(seeds)) for way in ways]
+    ways = [*(way.name for way in contenders(entry_named(name))), COVERAGE]
+    trials = [_try(name, way, range(seeds)) for way in ways]
     while not any(each.finds for each in trials) and 2 * seeds <= seeds_max:
-        more = [try_strategy(name, way, range(seeds, 2 * seeds)) for way in ways]
+        more = [_try(name, way, range(seeds, 2 * seeds)) for way in ways]
         trials = [each.and_then(one) for each, one in zip(trials, more, strict=True)]
         seeds *= 2
     return StrategyComparison(name, tuple(trials))
+
+
+def _try(name: str, way: str, seeds: range) -> Trial:
+    return try_coverage(name, seeds) if way == COVERAGE else try_strategy(name, way, seeds)
+
+
+def try_coverage(name: str, seeds: range) -> Trial:
+    """Search an entry by coverage, with as many runs as there are seeds, until `FINDS_ENOUGH` finds.
+
+    Each find ends a search, and the next one begins without a corpus: the cost of a find is that of a first find.
+    """
+    entry = entry_named(name)
+    done = finds = steps = 0
+    cpu_s = 0.0
+    while done < len(seeds) and finds < FINDS_ENOUGH:
+        search = first_find(entry, seed=seeds.start + done, runs_max=len(seeds) - done)
+        done += search.done
+        finds += found_in(entry, search)
+        steps += search.steps
+        cpu_s += search.cpu_s
+    return Trial(entry.name, COVERAGE, targeted=False, seeds=done, finds=finds, steps=steps, cpu_s=cpu_s)
 
 
 def try_strategy(name: str, strategy: str, seeds: range) -> Trial:
@@ -153,6 +175,16 @@ def strategy_summaries(compared: Sequence[Sequence[Trial]]) -> list[StrategySumm
 def targeted_summary(compared: Sequence[Sequence[Trial]]) -> StrategySummary:
     """The summary of the targeted plans used in turn, because a hunt cannot know in advance which is the best."""
     return _standing("targeted, in turn", compared, [[each for each in trials if each.targeted] for trials in compared])
+
+
+def turns_summary(compared: Sequence[Sequence[Trial]]) -> StrategySummary:
+    """The summary of all strategies used in turn, as a hunt does; the search by coverage chooses among the same."""
+    return _standing("all, in turn", compared, [[t for t in trials if t.strategy != COVERAGE] for trials in compared])
+
+
+def all_summaries(compared: Sequence[Sequence[Trial]]) -> list[StrategySummary]:
+    """Each strategy, and the two ways to use several in turn."""
+    return [*strategy_summaries(compared), targeted_summary(compared), turns_summary(compared)]
 
 
 def _standing(name: str, compared: Sequence[Sequence[Trial]], chosen: Sequence[Sequence[Trial]]) -> StrategySummary:

@@ -12,6 +12,7 @@ import msgspec
 from kedge.sim.kernel import Artefact, Simulation, SimulationTarget, find_target
 from kedge.sim.kernel.targets import reference_to
 from kedge.sim.zoo.entry import UnknownZooEntry, entry_named
+from kedge.sim.zoo.strategies import Strategy
 from kedge.sim.zoo.worlds import WORLDS
 
 ATTACHMENT = "zoo"
@@ -33,11 +34,8 @@ def entry_target(entry: str, strategy: str) -> SimulationTarget:
         UnknownZooEntry: the zoo has no such entry, or its world no such strategy.
     """
     bug = entry_named(entry)
-    world = WORLDS[bug.world]
-    aim = next((each for each in world.strategies if each.name == strategy), None)
-    if aim is None:
-        raise UnknownZooEntry(f"the world {bug.world} has no strategy {strategy!r}: use the kedge that kept the find")
-    aimed = aim.applied(find_target(world.reference))
+    aim = _strategy(bug.world, strategy)
+    aimed = aim.applied(find_target(WORLDS[bug.world].reference))
     find = msgspec.to_builtins(ZooFind(bug.name, bug.safeguard, aim.name))
 
     async def program(sim: Simulation) -> object:
@@ -46,6 +44,26 @@ def entry_target(entry: str, strategy: str) -> SimulationTarget:
 
     reference = reference_to(f"{__name__}:{entry_target.__name__}", {"entry": bug.name, "strategy": aim.name})
     return replace(aimed, program=program, around=bug.patch, reference=reference)
+
+
+def world_target(world: str, strategy: str) -> SimulationTarget:
+    """One strategy in an unmodified world.
+
+    Raises:
+        UnknownZooEntry: the zoo has no such world, or the world no such strategy.
+    """
+    if world not in WORLDS:
+        raise UnknownZooEntry(f"the zoo has no world {world!r}: it has {', '.join(WORLDS)}")
+    aim = _strategy(world, strategy)
+    reference = reference_to(f"{__name__}:{world_target.__name__}", {"world": world, "strategy": aim.name})
+    return replace(aim.applied(find_target(WORLDS[world].reference)), reference=reference)
+
+
+def _strategy(world: str, name: str) -> Strategy:
+    found = next((each for each in WORLDS[world].strategies if each.name == name), None)
+    if found is None:
+        raise UnknownZooEntry(f"the world {world} has no strategy {name!r}: use the kedge that kept the find")
+    return found
 
 
 def zoo_find(artefact: Artefact) -> ZooFind | None:

@@ -21,14 +21,7 @@ from kedge.sim.kernel.hunt import make_executor
 from kedge.sim.kernel.shrink import FailureCondition, shrink
 from kedge.sim.kernel.simulation import RunOutcome
 from kedge.sim.kernel.targets import SimulationTarget, find_target
-from kedge.sim.zoo.comparison import (
-    StrategyComparison,
-    Trial,
-    best_of,
-    compare_entry,
-    strategy_summaries,
-    targeted_summary,
-)
+from kedge.sim.zoo.comparison import StrategyComparison, Trial, all_summaries, best_of, compare_entry
 from kedge.sim.zoo.entry import ZooEntry, entry_named
 from kedge.sim.zoo.find import entry_target
 from kedge.sim.zoo.strategies import Strategy
@@ -143,7 +136,7 @@ class ZooReport:
 
     def as_json(self) -> dict[str, Any]:
         cpu_ms = self.seed_cpu_ms
-        ways = [*strategy_summaries(self.compared), targeted_summary(self.compared)] if self.compared else []
+        ways = all_summaries(self.compared) if self.compared else []
         return {
             "entries": len(self.rows),
             "found": self.found,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kedge.sim.zoo.comparison import StrategySummary, best_of, strategy_summaries, targeted_summary
+from kedge.sim.zoo.comparison import StrategySummary, all_summaries, best_of, targeted_summary
 from kedge.sim.zoo.hunt import EntryResult, ZooReport
 
 _HEADINGS = ("entry", "world", "found", "seeds", "cpu s", "shrunk to", "by", "invariant")
@@ -20,7 +20,7 @@ def table(found: ZooReport) -> str:
         headings = (*_HEADINGS, *_COMPARED) if compared else _HEADINGS
         parts.append(_columns([headings, *((*_cells(row), *(_best(row) if compared else ())) for row in found.rows)]))
     if found.compared:
-        ways = [*strategy_summaries(found.compared), targeted_summary(found.compared)]
+        ways = all_summaries(found.compared)
         parts.append(_columns([_STRATEGIES, *(_standing_cells(each) for each in ways)]))
     return "\n\n".join([*parts, summary(found)])
 

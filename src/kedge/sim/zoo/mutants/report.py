@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from kedge.sim.zoo.mutants.campaign import MutantReport
 from kedge.sim.zoo.mutants.trials import MutantResult
 
@@ -31,4 +33,7 @@ def mutant_table(report: MutantReport) -> str:
         f" {report.killed_by_tests - both} killed by tests, {report.killed_by_hunt - both} by the hunt, {both} by both,"
         f" {len(report.survivors)} by neither"
     )
+    killed = [row.cpu_s for row in report.rows if row.killed_by_hunt]
+    if killed:
+        counted += f"; the hunt killed after {median(killed):.1f} s of CPU in the median, {sum(killed):.0f} s in all"
     return "\n".join([*lines, "", counted, *([] if report.tested else [WITHOUT_TESTS])])

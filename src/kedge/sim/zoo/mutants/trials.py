@@ -85,6 +85,8 @@ class TrialOptions:
     """CPU time of the hunt."""
     tests_cpu_s: int = TESTS_CPU_S_MAX
     """CPU time of the tests. Tests that it cuts off have not killed the mutant."""
+    coverage: bool = False
+    """Hunt by coverage; else the strategies of a world take turns."""
 
 
 def try_mutant(mutant: Mutant, options: TrialOptions) -> MutantResult:
@@ -94,7 +96,7 @@ def try_mutant(mutant: Mutant, options: TrialOptions) -> MutantResult:
     )
     with overlay({Path(mutant.path): mutant.text}) as root:
         if options.cpu_s:
-            found = _hunted(found, root, options.cpu_s)
+            found = _hunted(found, root, options)
         tree = checkout()
         if options.tests_cpu_s and tree is not None:
             files = test_files(mutant.layer, mutant.module, tree)
@@ -106,19 +108,27 @@ def try_mutant(mutant: Mutant, options: TrialOptions) -> MutantResult:
 # -- worlds ----------------------------------------------------------------------------------------
 
 
-def _hunted(found: MutantResult, root: Path, cpu_s: float) -> MutantResult:
-    given = {"worlds": found.worlds, "cpu_s": cpu_s}
-    result = run_worlds("hunt", given, root=root, cpu_s_max=int(cpu_s) + HUNT_CPU_S_SPARE)
-    clean = isinstance(result, dict) and "world" in result and _fails_without(result)
+def _hunted(found: MutantResult, root: Path, options: TrialOptions) -> MutantResult:
+    given = {"worlds": found.worlds, "cpu_s": options.cpu_s}
+    what = "hunt by coverage" if options.coverage else "hunt"
+    result = run_worlds(what, given, root=root, cpu_s_max=int(options.cpu_s) + HUNT_CPU_S_SPARE)
     if isinstance(result, str):
-        return replace(found, killed_by_hunt=True, invariant=result, cpu_s=cpu_s)
+        return replace(found, killed_by_hunt=True, invariant=result, cpu_s=options.cpu_s)
+    tape = result.pop("tape", "")
+    clean = "world" in result and _fails_without(result, tape)
     return replace(found, killed_by_hunt="world" in result and not clean, **result)
 
 
-def _fails_without(result: Mapping[str, Any]) -> bool:
-    """Whether the unmodified package fails in the same seed."""
-    given = {"worlds": [result["world"]], "cpu_s": 1e-9, "first_seed": result["seed"]}
-    again = run_worlds("hunt", given, cpu_s_max=HUNT_CPU_S_SPARE)
+def _fails_without(result: Mapping[str, Any], tape: str) -> bool:
+    """Whether the unmodified package fails in the same seed, or with the same tape."""
+    if tape:
+        given = {"world": result["world"], "strategy": result["strategy"], "tape": tape}
+        again = run_worlds("replay", given, cpu_s_max=HUNT_CPU_S_SPARE)
+    elif "seed" in result:
+        given = {"worlds": [result["world"]], "cpu_s": 1e-9, "first_seed": result["seed"]}
+        again = run_worlds("hunt", given, cpu_s_max=HUNT_CPU_S_SPARE)
+    else:  # the run could not be made at all, which has no tape
+        return False
     return isinstance(again, str) or "world" in again
 
 

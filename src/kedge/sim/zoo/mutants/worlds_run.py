@@ -1,6 +1,7 @@
 """Run worlds of the zoo in a process of its own, over the package of an overlay: `python -m ... reach` or `hunt`.
 
-`reach` prints the lines that each world executes, `hunt` the first violation within its CPU time. `trials` starts it;
+`reach` prints the lines that each world executes, `hunt` and `hunt by coverage` the first violation within their CPU
+time, `replay` whether a tape of another build fails here too. `trials` starts it;
 arguments come as JSON on standard input, and the result is the last line of standard output.
 """
 
@@ -9,12 +10,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import kedge
+from kedge.sim.kernel.artefacts import pack_tape, unpack_tape
+from kedge.sim.kernel.coverage_search import search_coverage
 from kedge.sim.kernel.targets import find_target
+from kedge.sim.zoo.coverage import world_arms
+from kedge.sim.zoo.find import world_target
 from kedge.sim.zoo.mutants.line_marks import MARKS
 from kedge.sim.zoo.worlds import WORLDS, ZooWorld
 
@@ -38,6 +44,34 @@ def _marked_modules() -> dict[str, set[int]]:
         for module in list(sys.modules.values())
         if MARKS in getattr(module, "__dict__", {})
     }
+
+
+def hunt_by_coverage(worlds: Sequence[str], cpu_s: float) -> dict[str, Any]:
+    """Search by coverage until a run fails or the CPU time is over. The result has the tape of the failing run."""
+    search = search_coverage(
+        world_arms(worlds),
+        runs_max=sys.maxsize,
+        cpu_s_max=cpu_s,
+        executor="inline",
+        lookahead=1,
+        until=lambda so_far: bool(so_far.finds or so_far.broken),
+    )
+    found: dict[str, Any] = {}
+    for find in search.finds.values():
+        violation, (_, tape) = find.group.violation, find.group.tapes[0]
+        arm = search.arms[find.strategy]
+        found = {"world": arm.world, "strategy": arm.strategy, "seed": tape.seed, "invariant": violation.invariant}
+        found |= {"message": violation.message[:400], "tape": b64encode(pack_tape(tape)).decode()}
+    for each in search.broken:  # a mutant may fail in any way, and each way shows the mutant
+        arm = search.arms[each.arm]
+        found = {"world": arm.world, "strategy": arm.strategy, "invariant": each.why[:400]}
+    return {**found, "seeds": search.done, "cpu_s": round(search.cpu_s, 2)}
+
+
+def fails(world: str, strategy: str, tape: str) -> dict[str, Any]:
+    """Whether a tape of another build fails here too."""
+    outcome = world_target(world, strategy).run(unpack_tape(b64decode(tape)), lenient=True)
+    return {"world": world} if outcome.violation is not None else {}
 
 
 def hunt_worlds(worlds: Sequence[str], cpu_s: float, first_seed: int = 0) -> dict[str, Any]:
@@ -73,7 +107,13 @@ def _run_seed(world: ZooWorld, seed: int) -> Any:
 
 
 def main(arguments: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    result = reach(**given) if arguments == ["reach"] else hunt_worlds(**given)
+    ways: dict[str, Callable[..., Any]] = {
+        "reach": reach,
+        "hunt": hunt_worlds,
+        "hunt by coverage": hunt_by_coverage,
+        "replay": fails,
+    }
+    result = ways[arguments[0]](**given)
     return {"package": str(Path(kedge.__file__).parent), "result": result}
 
 

@@ -76,7 +76,7 @@ def agent(
         access = ApiAccess(server.host, server.port, authorities) if authorities else None
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
-        incidents = RemoteIncidents(transport.rest_clients)
+        incidents = RemoteIncidents(transport.rest_clients, env.limits)
         async with recording_process(client, env, state / DECISIONS, incidents, process=f"agent-{name}") as recorder:
             running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
             beside = [proxying, *spawn_certificate(client, env, name, address, endpoint)]

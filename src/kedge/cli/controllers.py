@@ -55,7 +55,7 @@ def controllers(
                     component="controllers",
                     schedulers=(),
                     send_spans=send_spans,
-                    incidents=RemoteIncidents(transport.rest_clients),
+                    incidents=RemoteIncidents(transport.rest_clients, env.limits),
                 )
                 await run_until(plane, stop)
 

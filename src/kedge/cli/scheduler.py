@@ -59,7 +59,7 @@ def scheduler(
                     schedulers=names,
                     controllers=False,
                     send_spans=send_spans,
-                    incidents=RemoteIncidents(transport.rest_clients),
+                    incidents=RemoteIncidents(transport.rest_clients, env.limits),
                 )
                 await run_until(plane, stop)
 

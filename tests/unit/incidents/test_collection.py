@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from kedge.client.contract import Client
 from kedge.client.http import FailoverTransport, RestClient, ServerAddress
 from kedge.env import system_env
 from kedge.errors import Terminal, Unavailable
+from kedge.limits import Limits
 from kedge.server.http.access import Authenticator
 from kedge.server.http.agents import AgentDialer
 from kedge.server.http.api import ApiHandler
@@ -116,7 +119,7 @@ async def test_records_leave_on_the_connections_that_a_process_works_with(tmp_pa
         transport = FailoverTransport([ServerAddress("127.0.0.1", proxy.port)], env)
         await Client(transport, env, component="test").list(CONFIG_MAP, ListOptions())
         proxy.refuse_new()
-        incidents = RemoteIncidents(transport.rest_clients)
+        incidents = RemoteIncidents(transport.rest_clients, env.limits)
         assert await incidents.begin("first", "agent-a")
         assert await incidents.append("first", "agent-a", "part-1", 0, b"abc") == 3
         await incidents.end("first", "agent-a")
@@ -128,10 +131,20 @@ async def test_records_leave_on_the_connections_that_a_process_works_with(tmp_pa
 @on_loop
 async def test_a_process_sends_to_the_next_server_if_one_does_not_answer(tmp_path: Path) -> None:
     async with running(tmp_path) as (folder, direct):
-        env = system_env()
-        transport = FailoverTransport([ServerAddress("127.0.0.1", 1), address_of(direct)], env)
-        incidents = RemoteIncidents(transport.rest_clients)
-        for _ in range(2):
-            await incidents.begin("first", "agent-a")
+        gone = RestClient(ServerAddress("127.0.0.1", 1), on_warning=lambda _: None)
+        await RemoteIncidents(lambda: [gone, direct], Limits()).begin("first", "agent-a")
         assert [each.name for each in folder.find("first").processes] == ["agent-a"]
-        await transport.close()
+
+
+@on_loop
+async def test_a_server_that_never_answers_does_not_hold_the_records(tmp_path: Path) -> None:
+    async with running(tmp_path) as (folder, direct):
+        with socket.create_server(("127.0.0.1", 0)) as listening:  # takes connections, and nothing reads them
+            address = ServerAddress("127.0.0.1", listening.getsockname()[1])
+            silent = RestClient(address, on_warning=lambda _: None)
+            incidents = RemoteIncidents(lambda: [silent, direct], Limits(incident_reply_s=1))
+            async with asyncio.timeout(20):
+                await incidents.begin("first", "agent-a")
+                assert await incidents.append("first", "agent-a", "part-1", 0, b"abc") == 3
+            assert [each.name for each in folder.find("first").processes] == ["agent-a"]
+            await silent.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kedge.client.http import RestClient
 from kedge.errors import Unavailable
+from kedge.limits import Limits
 from kedge.server.http.incidents import INCIDENTS_PATH, PART_TYPE
 from kedge.server.incidents import IncidentFolder
 
@@ -36,9 +38,10 @@ class RemoteIncidents:
     which the certificate of a young server is not yet valid for a process whose clock was stepped back.
     """
 
-    def __init__(self, servers: Callable[[], Sequence[RestClient]]) -> None:
+    def __init__(self, servers: Callable[[], Sequence[RestClient]], limits: Limits) -> None:
         """`servers` is called for each request: certificates are renewed, and servers change."""
         self._servers = servers
+        self._limits = limits
 
     async def begin(self, incident: str, process: str) -> bytes:
         reply = await self._post(f"{INCIDENTS_PATH}/{incident}/{process}", {})
@@ -55,7 +58,12 @@ class RemoteIncidents:
         failure = Unavailable("no API server is known: check the kubeconfig")
         for server in self._servers():
             try:
-                return await server.call("POST", path, query=query, data=data, content_type=PART_TYPE.decode())
+                async with asyncio.timeout(self._limits.incident_reply_s):
+                    return await server.call("POST", path, query=query, data=data, content_type=PART_TYPE.decode())
             except Unavailable as error:
                 failure = error
+            except TimeoutError:  # every call may be repeated, so the next server may get the same
+                failure = Unavailable(
+                    f"an API server did not answer {path} within {self._limits.incident_reply_s} s: it is sent again"
+                )
         raise failure

@@ -586,6 +586,11 @@ class Limits:
         "records of other processes that the page of a server holds; past it the page begins again",
         metric="kedge_incidents_bytes",
     )
+    incident_reply_s: float = bound(
+        10.0,
+        "the wait for a server that takes records of an incident; then the next server gets them",
+        metric="kedge_incidents_failures_total",
+    )
     incident_retry_s: float = bound(
         0.5, "pause before records of an incident are sent again", metric="kedge_incidents_failures_total"
     )

@@ -4,42 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from kedge.heap import heap_statistics
+
 _T = TypeVar("_T")
 _REFERENCE_S = 0.010
 """Time that `_reference` takes on the machine on which the limit was chosen."""
+_KEPT_S = 0.004
+"""Shorter steps and scans are not kept."""
+_PAGE_S_MAX = 25e-6
+"""Kernel time for a new page of memory, at most. Other kernel time is that of the step."""
 
 
 class LoopStep(NamedTuple):
-    """One callback."""
+    """One callback. Times are CPU times of the thread, scaled to the machine on which the limit was chosen."""
+
+    own_s: float
+    """Without the garbage collector, as a scan cannot be cut, and without the kernel's time for new pages."""
+    part: str
+    """The part of the test in which it began."""
+    name: str
+    collector_s: float
+    """All scans in it, but for whole ones."""
+    pages: int
+    """Pages of memory that the kernel added to the process."""
+    pages_s: float
+    """Kernel time for them, as the kernel counts it: in ticks of some milliseconds."""
+
+
+class Scan(NamedTuple):
+    """One scan of the garbage collector, inside a step or between two."""
 
     cpu_s: float
     part: str
-    """The part of the test in which it ran."""
-    name: str
-    collector_s: float
-    """The part of it in which the garbage collector ran: not divisible before Python 3.14."""
-
-    @property
-    def own_s(self) -> float:
-        return self.cpu_s - self.collector_s
+    generation: int
+    whole: bool
+    """Whether it scanned the objects that were set aside too."""
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
-    """Keeps the longest step of each name in each part."""
+    """Keeps every long step and every long scan."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._longest: dict[tuple[str, str], tuple[float, float]] = {}
-        """By part and name: the CPU time, and the collector's part of it."""
-        self._collector = _CollectorTime()
+        self._steps: list[LoopStep] = []
+        """Not yet scaled."""
+        self.collector = _CollectorTime(self)
         self._slowness: dict[str, float] = {}
         """By part: how much slower this machine was around it than the one on which the limit was chosen."""
-        self._part = ""
+        self.current_part = ""
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         return super().call_soon(self._measured, callback, *args, context=context)
@@ -62,63 +80,98 @@ class SteppedLoop(asyncio.SelectorEventLoop):
         return super()._add_writer(fd, self._measured, callback, *args)  # type: ignore[misc]
 
     def _measured(self, callback: Any, *args: Any) -> None:
-        part, name = self._part, _name_of(callback)
-        self._collector.spent_s = 0.0
+        part, name = self.current_part, _name_of(callback)
+        collector, before = self.collector, _usage()
+        collector.batches_s = collector.whole_s = 0.0
         began_s = time.thread_time()
         try:
             callback(*args)
         finally:
-            spent = time.thread_time() - began_s, self._collector.spent_s
-            known = (part, name)
-            if spent > self._longest.get(known, (0.0, 0.0)):
-                self._longest[known] = spent
+            cpu_s = time.thread_time() - began_s
+            if cpu_s > _KEPT_S:
+                after = _usage()
+                pages = after.ru_minflt - before.ru_minflt
+                pages_s = min(after.ru_stime - before.ru_stime, pages * _PAGE_S_MAX)
+                own_s = cpu_s - collector.batches_s - collector.whole_s - pages_s
+                self._steps.append(LoopStep(own_s, part, name, collector.batches_s, pages, pages_s))
 
     @asynccontextmanager
     async def part(self, name: str) -> AsyncIterator[None]:
         """Steps that begin in here belong to this part. It begins and ends with a step of its own."""
         before_s = _reference()
-        self._part = name
+        self.current_part = name
         await asyncio.sleep(0)
         try:
             yield
         finally:
-            self._part = ""
+            self.current_part = ""
             await asyncio.sleep(0)
             self._slowness[name] = max(before_s, _reference()) / _REFERENCE_S
 
-    def longest(self) -> list[LoopStep]:
-        """The longest step of each part, longest first, scaled to the reference machine."""
-        by_part: dict[str, LoopStep] = {}
-        for (part, name), (cpu_s, collector_s) in self._longest.items():
-            slowness = self._slowness.get(part, 1.0)
-            if part and (part not in by_part or cpu_s / slowness > by_part[part].cpu_s):
-                by_part[part] = LoopStep(cpu_s / slowness, part, name, collector_s / slowness)
-        return sorted(by_part.values(), reverse=True)
+    def steps(self) -> list[LoopStep]:
+        """Every long step of a part, longest first."""
+        found = (
+            step._replace(own_s=step.own_s / slowness, collector_s=step.collector_s / slowness)
+            for step in self._steps
+            if (slowness := self._slowness.get(step.part))
+        )
+        return sorted(found, reverse=True)
+
+    def scans(self) -> list[Scan]:
+        """Every long scan in a part, longest first."""
+        found = (
+            scan._replace(cpu_s=scan.cpu_s / slowness)
+            for scan in self.collector.scans
+            if (slowness := self._slowness.get(scan.part))
+        )
+        return sorted(found, reverse=True)
 
 
 class _CollectorTime:
-    """The CPU time of the collector."""
+    """The CPU time of the collector and of its callbacks, which are between `begin` and `end`."""
 
-    def __init__(self) -> None:
-        self.spent_s = self._began_s = 0.0
+    def __init__(self, loop: SteppedLoop) -> None:
+        self._loop = loop
+        self._began_s = 0.0
+        self.batches_s = self.whole_s = 0.0
+        """The time in the step that runs."""
+        self._whole_scans = heap_statistics().whole_scans
+        self.scans: list[Scan] = []
+        """Not yet scaled."""
 
-    def __call__(self, phase: str, _: dict[str, int]) -> None:
+    def begin(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
             self._began_s = time.thread_time()
+
+    def end(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            return
+        cpu_s = time.thread_time() - self._began_s
+        before, self._whole_scans = self._whole_scans, heap_statistics().whole_scans
+        whole = self._whole_scans > before
+        if whole:
+            self.whole_s += cpu_s
         else:
-            self.spent_s += time.thread_time() - self._began_s
+            self.batches_s += cpu_s
+        if cpu_s > _KEPT_S:
+            self.scans.append(Scan(cpu_s, self._loop.current_part, info["generation"], whole))
 
 
-def run_stepped(main: Callable[[SteppedLoop], Coroutine[Any, Any, _T]]) -> tuple[_T, list[LoopStep]]:
-    """Run a coroutine on such a loop. Returns its result and the longest step of each part."""
+def run_stepped(
+    main: Callable[[SteppedLoop], Coroutine[Any, Any, _T]],
+) -> tuple[_T, list[LoopStep], list[Scan]]:
+    """Run a coroutine on such a loop. Returns its result, the long steps and the long scans, longest first."""
     loop = SteppedLoop()
+    collector = loop.collector
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        gc.callbacks.append(loop._collector)
+        gc.callbacks.insert(0, collector.begin)
+        gc.callbacks.append(collector.end)
         try:
             result = runner.run(main(loop))
         finally:
-            gc.callbacks.remove(loop._collector)
-        return result, loop.longest()
+            gc.callbacks.remove(collector.begin)
+            gc.callbacks.remove(collector.end)
+        return result, loop.steps(), loop.scans()
 
 
 def _name_of(callback: Any) -> str:
@@ -130,6 +183,10 @@ def _name_of(callback: Any) -> str:
             coroutine = coroutine.cr_await
         return str(getattr(coroutine, "__qualname__", coroutine))
     return str(getattr(callback, "__qualname__", callback))
+
+
+def _usage() -> resource.struct_rusage:
+    return resource.getrusage(resource.RUSAGE_THREAD)
 
 
 def _reference() -> float:

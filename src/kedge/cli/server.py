@@ -41,7 +41,7 @@ from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
 from kedge.errors import Unavailable
-from kedge.heap import tune_collector
+from kedge.heap import collect_in_time, tune_collector
 from kedge.limits import Limits
 from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificate_signer import AuthoritySigner
@@ -162,6 +162,7 @@ async def _run(
         service.record_to(await stack.enter_async_context(decisions))
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")
+        collector = env.spawn(collect_in_time(), name="garbage collector")
         running = ApiServer(service, env, agents_tls=identity.agents_tls, auditor=auditor)
         running.handler.incidents = folder
         history = env.spawn(IncidentHistory(own, env, incidents, process=name).run(), name="history for incidents")
@@ -172,9 +173,10 @@ async def _run(
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
-        for task in (page, history, credentials):
+        background = (page, history, credentials, collector)
+        for task in background:
             task.cancel()
-        await asyncio.gather(page, history, credentials, return_exceptions=True)
+        await asyncio.gather(*background, return_exceptions=True)
         if upkeep.done() and not stop.is_set():
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause

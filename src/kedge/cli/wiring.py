@@ -20,7 +20,7 @@ from kedge.controllers.shared.kinds import POD
 from kedge.controllers.shared.pod_signals import PodSignals
 from kedge.env import Env
 from kedge.errors import AlreadyExists
-from kedge.heap import tune_collector
+from kedge.heap import collect_in_time, tune_collector
 from kedge.keys import Key
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.process_events import ended, started
@@ -95,7 +95,10 @@ class ControlPlane:
         if self.controllers:
             PodSignals(self._env, self.caches.cache(POD))
             GenerationSignals(self._env, self.caches)
-        background = [self._env.spawn(self.log.run(), name="decision log")]
+        background = [
+            self._env.spawn(self.log.run(), name="decision log"),
+            self._env.spawn(collect_in_time(), name="garbage collector"),
+        ]
         if self.exporter is not None:
             background.append(self._env.spawn(self.exporter.run(), name="span exporter"))
         if self._incidents is not None:

@@ -151,6 +151,19 @@ def test_all_controllers_and_a_scheduler_keep_a_cluster_on_sqlite_in_real_time(t
     asyncio.run(program())
 
 
+def test_a_control_plane_begins_scans_of_the_garbage_collector_until_it_stops(tmp_path: Path) -> None:
+    def collectors() -> int:
+        return sum(task.get_name() == "garbage collector" for task in asyncio.all_tasks())
+
+    async def program() -> None:
+        async with cluster(tmp_path / "kedge.db", nodes=0) as here:
+            await until_leading(here.plane)
+            assert collectors() == 1
+        assert collectors() == 0
+
+    asyncio.run(program())
+
+
 def is_rolled_out(view: Any) -> bool:
     status = view.status
     done = status.updated_replicas == status.available_replicas == status.replicas == view.spec.replicas

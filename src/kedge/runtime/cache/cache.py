@@ -21,7 +21,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import check
 from kedge.keys import NO_REVISION, Key, Revision
-from kedge.runtime.cache.indexes import Index, IndexState
+from kedge.runtime.cache.indexes import Index, IndexState, in_key_order
 from kedge.runtime.cache.reads import Behind, CacheStatistics, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, Source
 from kedge.runtime.cache.relist import CacheRelist, PreparedList, diff_objects
@@ -103,8 +103,7 @@ class Cache:
         self._check_listed()
         found = self._ordered
         if found is None:
-            objects = self._objects
-            found = self._ordered = tuple(objects[key] for key in sorted(objects))
+            found = self._ordered = in_key_order(self._objects.values())
         if namespace:
             found = tuple(each for each in found if each.key.namespace == namespace)
         if selector is not None:

@@ -69,6 +69,7 @@ class Sweeper:
         """Delete obsolete versions up to the feed's compacted revision, in slices; other tasks run in between."""
         async with self._turn:
             started = self._env.monotonic()
+            await asyncio.sleep(0)  # the feed has just freed all that it dropped: a step of its own
             while self._swept < ids_of(self._feed.compacted)[1]:
                 if self._feed.closed:
                     raise Unavailable("the store was closed")

@@ -11,7 +11,7 @@ from kedge.api.kinds import KINDS
 from kedge.client.contract import Client
 from kedge.client.http import HttpTransport, read_kubeconfig
 from kedge.env import system_env
-from kedge.heap import tune_collector
+from kedge.heap import collect_in_time, tune_collector
 from kedge.keys import Key
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime, ControllerSpec
@@ -35,6 +35,7 @@ class Marker:
 async def operate(kubeconfig: Path, namespace: str) -> None:
     tune_collector()
     env = system_env()
+    env.spawn(collect_in_time(), name="garbage collector")
     client = Client(HttpTransport(read_kubeconfig(kubeconfig)), env, component="marker")
     spec = ControllerSpec(name="marker", kind=KINDS.of_key_kind("ConfigMap"), namespace=namespace, workers=WORKERS)
     await Controller(spec, Marker(), ControllerRuntime(client, env, recorder=Recorder(env))).run()

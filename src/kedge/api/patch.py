@@ -53,6 +53,8 @@ def _merged(target: Any, patch: Any, depth_left: int) -> Any:
     for name, value in patch.items():
         if value is None:
             merged.pop(name, None)
+        elif type(value) is str:  # as most are
+            merged[name] = value
         else:
             merged[name] = _merged(merged.get(name), value, depth_left - 1)
     return merged

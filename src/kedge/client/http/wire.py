@@ -381,9 +381,13 @@ async def deleted(data: bytes, kind: Kind) -> list[Written]:
     that is not marked as being deleted is."""
     found = decode_list(data)
     gone, objects = found.kedgeRemoved, (await _object_list(found, kind)).objects
-    if gone:
-        return [Written(each, removed=removed) for each, removed in zip(objects, gone, strict=True)]
-    return [Written(each, removed=each.metadata.deletion_timestamp is None) for each in objects]
+    removals = gone or (each.metadata.deletion_timestamp is None for each in objects)
+    written: list[Written] = []
+    for each, removed in zip(objects, removals, strict=True):
+        written.append(Written(each, removed=removed))
+        if len(written) % _DECODED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return written
 
 
 def success_status(data: bytes) -> Mapping[str, Any] | None:

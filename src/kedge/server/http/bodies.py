@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from kedge.api.codec import OBJECT_DEPTH_MAX, decode_json, parse_object
+from kedge.api.codec import OBJECT_DEPTH_MAX, parse_object
 from kedge.api.protobuf import MEDIA_TYPE as PROTOBUF
 from kedge.api.protobuf import decode_protobuf
 from kedge.api.requests import PatchType
@@ -68,13 +68,13 @@ def read_options(request: HttpRequest, limits: Limits) -> Mapping[str, Any]:
     return body if isinstance(body, Mapping) else parse_object(body)
 
 
-def read_patch(request: HttpRequest) -> tuple[Any, PatchType]:
-    """The patch in a body, decoded, and how to apply it."""
+def patch_type_of(request: HttpRequest) -> PatchType:
+    """How to apply the patch in a body."""
     sent = media_type(request)
     found = _PATCHES.get(sent)
     if found is None:
         raise UnsupportedMediaType(f"a patch of type {sent or 'nothing'} is not served: send {', '.join(_PATCHES)}")
-    return decode_json(request.body), found
+    return found
 
 
 def duplicate_fields(request: HttpRequest, decoded: Any, limits: Limits) -> list[str]:

@@ -35,6 +35,7 @@ from kedge.api.requests import (
     ObjectList,
     OpenWatch,
     Patch,
+    PatchType,
     Request,
     RequestToken,
     Reserve,
@@ -58,7 +59,7 @@ from kedge.errors import (
 from kedge.keys import NO_REVISION, Key, Origin
 from kedge.logs import DEBUG, INFO
 from kedge.server.http import parameters, versions
-from kedge.server.http.bodies import duplicate_fields, read_object, read_options, read_patch, unknown_fields
+from kedge.server.http.bodies import duplicate_fields, patch_type_of, read_object, read_options, unknown_fields
 from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
@@ -73,6 +74,7 @@ from kedge.server.http.streams import WatchFeed, WatchWriter
 from kedge.server.http.versions import ServedVersion
 from kedge.server.service import Service
 from kedge.server.service.account_tokens import ISSUER
+from kedge.server.service.fast.metadata_patch import is_metadata_patch
 from kedge.server.service.patches import own_step, patched
 
 OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",)}
@@ -85,8 +87,8 @@ class Resources:
     """Serves the resources of one service."""
 
     def __init__(self, service: Service, env: Env) -> None:
-        self._service = service
-        self._env = env
+        self.service = service
+        self.env = env
         self.watches = WatchFeed(env)
         self.blocks = ListBlocks(env.limits, env.metrics)
         self.watch_counts = WatchCounts(env)
@@ -95,20 +97,20 @@ class Resources:
 
     @property
     def kinds(self) -> Registry:
-        return self._service.kinds
+        return self.service.kinds
 
     def serve_nowait(self, wanted: PlainGet, request: HttpRequest, exchange: Exchange, caller: Caller) -> bool:
         """Answer a get of one object if the store has it in memory. Otherwise nothing is done: call `serve`."""
-        if self._env.log.enabled(DEBUG):
+        if self.env.log.enabled(DEBUG):
             return False  # `serve` logs it
         query = parameters.parse_query(request.query)
-        if not self._service.access.check_nowait(caller, wanted.attributes):
+        if not self.service.access.check_nowait(caller, wanted.attributes):
             return False
         headers = request.headers
         form = reply_form(headers.get(b"accept", b""))
         if query and query.get("resourceVersion", "0") not in ("", "0"):
             return False
-        found = self._service.get_nowait(wanted.key)
+        found = self.service.get_nowait(wanted.key)
         if found is None:
             return False
         if exchange.audit is not None:
@@ -116,7 +118,7 @@ class Resources:
         body = found.json()
         own = http_headers.ORIGINS in headers or http_headers.OPERATION in headers
         if query or own or form is not ReplyForm.OBJECT or len(body) >= GZIP_BYTES_MIN:
-            Replier(self._env, request, exchange, query).found(found, form)
+            Replier(self.env, request, exchange, query).found(found, form)
         else:
             exchange.respond(200, body)
         return True
@@ -130,8 +132,8 @@ class Resources:
         if verb == "deletecollection" and verb not in verbs_of(kind):
             raise MethodNotAllowed(f"{kind.resource} are deleted one at a time")
         wanted = attributes_of(path, verb, query.get("fieldSelector", ""))
-        if not self._service.access.check_nowait(caller, wanted):
-            await self._service.access.check(caller, wanted)
+        if not self.service.access.check_nowait(caller, wanted):
+            await self.service.access.check(caller, wanted)
         if version is not None:
             if version.create_only and verb != "create":
                 raise MethodNotAllowed(f"{version.kind.api_version} is served for create alone: use {kind.api_version}")
@@ -168,14 +170,6 @@ class Resources:
             raise NotFound(f"{kind.resource} has no subresource {path.subresource!r}")
         return kind
 
-    @property
-    def service(self) -> Service:
-        return self._service
-
-    @property
-    def env(self) -> Env:
-        return self._env
-
     def plain_body(self, kind: Kind, request: HttpRequest) -> tuple[str, ...] | None:
         """The warnings about a new object whose body need not be decoded; None if it must be."""
         facts = self._types.of_kind(kind.api_version, kind.kind)
@@ -191,7 +185,7 @@ class Resources:
         found: list[str] = []
         if facts is not None and isinstance(body, dict | Mapping):  # a JSON patch does not have the object's shape
             found = unknown_fields(body, facts, self._types, patch=patch)
-        found += duplicate_fields(request, body, self._env.limits)
+        found += duplicate_fields(request, body, self.env.limits)
         if found and validation == "Strict":
             raise BadRequest(f"strict decoding error: {', '.join(found)}")
         return found
@@ -385,13 +379,17 @@ class _Call:
         await self._written(written, warnings)
 
     async def patch(self) -> None:
-        body, patch_type = read_patch(self._request)
+        patch_type, body = patch_type_of(self._request), self._request.body
         validation = parameters.field_validation(self._query)
         warnings: list[str] = []
-        if self._path.subresource != "scale":
-            warnings = self._resources.check_fields(self._served_kind, self._request, body, validation, patch=True)
-        await own_step(self._request.body)
-        request = Patch(self._key, self._request.body, patch_type, self._path.subresource, self._write_options())
+        if patch_type is not PatchType.MERGE or not is_metadata_patch(body):
+            decoded = decode_json(body)
+            if self._path.subresource != "scale":
+                warnings = self._resources.check_fields(
+                    self._served_kind, self._request, decoded, validation, patch=True
+                )
+        await own_step(body)
+        request = Patch(self._key, body, patch_type, self._path.subresource, self._write_options())
         if self._version is None:
             written = await self._send(request)
         else:

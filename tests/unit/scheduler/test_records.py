@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from tests.objects import node
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
+from kedge.api.requests import Bind, Request
 from kedge.errors import Compacted
 from kedge.keys import Key
 from kedge.observe.recording.recorder import Recorder
@@ -99,7 +101,15 @@ async def test_a_bind_that_no_rule_keeps_is_kept_with_all_its_inputs_once_a_kept
 async def test_a_window_that_reaches_back_gets_binds_that_no_rule_kept_with_all_their_inputs(
     harness: SchedulerHarness,
 ) -> None:
-    begin = harness.env.now()
+    begin, sent, send = harness.env.now(), {}, harness.wire.send
+
+    async def note_bind(request: Request[Any]) -> Any:
+        if isinstance(request, Bind):
+            bind = request.binding
+            sent[bind.pod] = {"node": bind.node, "nodeUid": bind.node_uid, "decidedOn": bind.decided_on}
+        return await send(request)
+
+    harness.wire.send = note_bind  # type: ignore[method-assign]
     await harness.open_for(node("node-a", cpu="2"), node("node-b", cpu="1"))
     names = [f"web-{n}" for n in range(6)]
     for name in names:
@@ -111,6 +121,7 @@ async def test_a_window_that_reaches_back_gets_binds_that_no_rule_kept_with_all_
         await asyncio.sleep(0)
     assert sorted(each.key.name for each in harness.decisions()) == names
     assert not any(attempt_of(each).local_lost for each in harness.decisions())
+    assert {each.key: each.calls[0].intent for each in harness.decisions()} == sent
     assert harness.recheck_all() == len(names)
 
 

@@ -93,11 +93,19 @@ class DecisionRing:
 
     def _trim(self, newest: datetime) -> None:
         self._untrimmed = 0
-        items, earliest = self._items, newest - self._kept_s
-        while items and (len(items) > self._count_max or self._bytes > self._bytes_max or items[0].began < earliest):
-            self.missing_until = items.popleft().began
-            self._sources.popleft()
-            self._bytes -= self._sizes.popleft()
+        items, dropped = self._items, None
+        while items and (len(items) > self._count_max or self._bytes > self._bytes_max):
+            dropped = self._drop_oldest()
+        earliest = newest - self._kept_s
+        while items and items[0].began < earliest:
+            dropped = self._drop_oldest()
+        if dropped is not None:  # the begin of an attempt is computed: look at one only
+            self.missing_until = dropped.began
+
+    def _drop_oldest(self) -> Decision | BriefDecision:
+        self._sources.popleft()
+        self._bytes -= self._sizes.popleft()
+        return self._items.popleft()
 
     def clear(self) -> None:
         self._items.clear()

@@ -7,7 +7,7 @@ never fails a reconcile. `coverage` states what its answers cover.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -19,7 +19,7 @@ from kedge.observe.recording.brief import BriefDecision, BriefSource, Release
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recent_decisions import DecisionRing, EndedDecision, Pin, ended_decision
 from kedge.observe.recording.recorder_statistics import Coverage, RecorderStatistics
-from kedge.observe.recording.rules import WROTE, BegunDecision, KeepReason, KeepRules, KeepSelector
+from kedge.observe.recording.rules import WROTE, BegunDecision, KeepReason, KeepRules, KeepSelector, Window
 from kedge.observe.recording.written_versions import WrittenVersions
 from kedge.observe.records import CacheRead, Call, CountsRecord, CoverageRecord, Decision, FieldCount, OutsideEvent
 
@@ -46,6 +46,8 @@ class Recorder:
         self._env = env
         self._log = log
         self._keeper = KeepSelector(env, rules)
+        self.open_windows: Mapping[str, Window] = self._keeper.open_windows
+        """By name: windows that may be open. The same mapping for ever."""
         self._held: deque[tuple[Decision, Sequence[Release]]] = deque()
         self._by_id: dict[str, Decision] = {}
         """Exactly the decisions of `_held`."""
@@ -88,11 +90,6 @@ class Recorder:
     def why_keep_begun(self, decision: BegunDecision) -> str:
         """The rule that keeps this decision however it ends; empty if there is none so far."""
         return self._keeper.why_keep_begun(decision) if self.records else ""
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether a window may be open."""
-        return bool(self._keeper.open_windows)
 
     def begin(self, controller: str) -> tuple[ControllerCounts | None, FieldNotes | None]:
         """A reconcile begins. Returns where it counts its reads and calls while it makes them, and notes of the fields

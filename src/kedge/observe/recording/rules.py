@@ -109,7 +109,7 @@ class KeepSelector:
         self._benign, self._policy_kinds = rules.benign, rules.policy_kinds
         self._priority_min, self._tenants = rules.priority_min, rules.tenants
         self.open_windows: dict[str, Window] = {}
-        """By name: those that are open, or were not removed since they ended."""
+        """By name: those that are open, or were not removed since they ended. Always the same dict."""
         self._every = env.limits.decisions_sample_every
         per_s = env.limits.decisions_quiet_per_s
         self._quiet_s = 1 / per_s if per_s else inf
@@ -126,7 +126,7 @@ class KeepSelector:
         """As `why_keep`, for a caller that has the calls of the decision."""
         if decision.result in _FAILED:
             return f"failure: {decision.result}"
-        about_policy, wrote = decision.key[0] in self._policy_kinds, False
+        about_policy = wrote = False
         for call in calls:
             outcome, key = call.outcome, call.key
             if outcome not in self._benign:
@@ -135,19 +135,16 @@ class KeepSelector:
                 wrote = True
                 if key is not None and key[0] in self._policy_kinds:
                     about_policy = True
-        return begun or self._why_keep_done(decision, about_policy=about_policy, wrote=wrote)
+        return begun or self.why_keep_begun(decision, wrote=wrote, about_policy=about_policy)
 
-    def why_keep_begun(self, decision: BegunDecision) -> str:
-        """The rule that keeps a decision that will write something, however it ends; empty if there is none so far."""
-        return self._why_keep_done(decision, about_policy=decision.key[0] in self._policy_kinds, wrote=True)
-
-    def _why_keep_done(self, decision: BegunDecision, *, about_policy: bool, wrote: bool) -> str:
-        """The rule that keeps a decision without a failure."""
+    def why_keep_begun(self, decision: BegunDecision, *, wrote: bool = True, about_policy: bool = False) -> str:
+        """The rule that keeps a decision unless it fails; empty if there is none. `wrote`: it wrote something, or will.
+        `about_policy`: it wrote a policy."""
         if decision.attempt > 1:
             return _RETRY
         if self.open_windows and (window := self._covering(decision)):
             return f"window: {window}"
-        if about_policy:
+        if about_policy or decision.key[0] in self._policy_kinds:
             return _POLICY
         if decision.priority >= self._priority_min:
             return _PRIORITY
@@ -155,15 +152,15 @@ class KeepSelector:
             return _TENANT
         if crc32(decision.id.encode()) % self._every == 0:
             return _SAMPLE
-        return _QUIET if wrote and self._quiet() else ""
-
-    def _quiet(self) -> bool:
-        """Use up the time of one decision. False if there is none."""
-        until_s = max(self._quiet_until_s, now_s := self._env.monotonic()) + self._quiet_s
+        if not wrote:
+            return ""
+        # Use up the time of one decision, if there is some.
+        now_s, until_s = self._env.monotonic(), self._quiet_until_s
+        until_s = (until_s if until_s > now_s else now_s) + self._quiet_s
         if until_s - now_s > 1.0:
-            return False
+            return ""
         self._quiet_until_s = until_s
-        return True
+        return _QUIET
 
     # -- windows -----------------------------------------------------------------------------------
 
@@ -211,7 +208,8 @@ class KeepSelector:
 
     def _forget_ended(self) -> None:
         now_s = self._env.monotonic()
-        self.open_windows = {name: each for name, each in self.open_windows.items() if now_s < each.until_s}
+        for name in [name for name, each in self.open_windows.items() if now_s >= each.until_s]:
+            del self.open_windows[name]
 
 
 WROTE = frozenset({"done", "removed"})

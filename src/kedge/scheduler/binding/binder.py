@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, WriteOptions, Written
+from kedge.api.requests import WriteOptions, Written
 from kedge.api.views import PodView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, POD_KIND
 from kedge.backoff import Backoff
@@ -20,7 +20,7 @@ from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.scheduler.binding.refusals import Refusals
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
-from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
+from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt, bind_request
 from kedge.scheduler.report.event_recorder import EventRecorder
 from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import ClusterState
@@ -128,14 +128,8 @@ class Binder:
         record: OpenAttempt,
     ) -> None:
         """Bind a pod to its assumed node. `node` is the uid and the revision of the node that was decided on."""
-        pod, key, uid = queued.pod, queued.key, queued.uid
-        request = Binding(
-            pod=key,
-            pod_uid=uid,
-            node=assumption.node,
-            node_uid=node[0],
-            decided_on={str(key): pod.revision, f"Node/{assumption.node}": node[1]},
-        )
+        pod, uid = queued.pod, queued.uid
+        request = bind_request(pod, assumption.node, *node)
         # A repeated bind finds the pod already bound to this node, so the service need not record the operation.
         options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id), recorded=False)
         error: OperatingError | None = None

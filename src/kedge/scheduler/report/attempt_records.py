@@ -67,6 +67,7 @@ class OpenAttempt(msgspec.Struct, gc=False):
 
     id: str
     number: int
+    key: Key
     pod: Object
     priority: int
     attempt: int
@@ -88,11 +89,14 @@ class OpenAttempt(msgspec.Struct, gc=False):
     victims: tuple[str, ...] = ()
     steps: tuple[Call, ...] = ()
     sent: SentRequest | None = None
-    """The request under way, or the bind if `bound` is set."""
+    """The request under way, or the bind if `bound` is set. None after a bind that was decided here: it is made again
+    from the decision, because attempts are held for minutes, and its parts would be most of their memory."""
     sent_s: float = 0.0
     """When it was sent, since the attempt began."""
-    bound: Written | None = None
-    """The reply of a bind that succeeded: the last step."""
+    bound: Object | None = None
+    """The pod in the reply of a bind that succeeded: the last step."""
+    unanswered_s: float = 0.0
+    """`Written.unanswered_s` of that reply."""
     revision: Revision = NO_REVISION
     """The revision that its bind wrote."""
     took_s: float = 0.0
@@ -102,10 +106,6 @@ class OpenAttempt(msgspec.Struct, gc=False):
     reason: str = ""
     error: str = ""
     unblocked_by: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> Key:
-        return self.pod.key
 
     @property
     def tenant(self) -> str:
@@ -118,10 +118,6 @@ class OpenAttempt(msgspec.Struct, gc=False):
     @property
     def marks(self) -> tuple[CacheMark, ...]:
         return self.step.marks
-
-    @property
-    def is_canary(self) -> bool:
-        return self.decision is not None and self.decision.settings.canary
 
 
 class AttemptRecords:
@@ -146,6 +142,8 @@ class AttemptRecords:
         self._prefix = f"{scheduler}:{process}:"
         self._marks = CurrentMarks(cluster_state.caches)
         self._step = _NOT_RECORDED
+        self._logged = False
+        """Whether attempts are log lines too, at the begin of the step."""
         self.count = 0
         self._open: dict[str, OpenAttempt] = {}
         """By id: attempts that have not ended, if they are recorded. Bounded by the binds in flight."""
@@ -162,6 +160,7 @@ class AttemptRecords:
         if self._recorder is not None:
             now_s = self._env.monotonic()
             self._step = SchedulingStep(self._env.now(), now_s, self._marks.at(now_s))
+            self._logged = self._env.log.enabled(INFO)
 
     def begin(self, queued: QueuedPod, fence: Fence, began_s: float) -> OpenAttempt:
         """A new attempt, before the decision. Without a recorder it holds little more than its id."""
@@ -171,6 +170,7 @@ class AttemptRecords:
         attempt = OpenAttempt(
             f"{self._prefix}{self.count}",
             self.count,
+            queued.key,
             queued.pod,
             queued.priority,
             queued.attempts,
@@ -192,7 +192,7 @@ class AttemptRecords:
         account of nodes, and can still be run again."""
         if self._recorder is None:
             return False
-        attempt.kept = self._recorder.why_keep_begun(attempt) or (_CANARY if attempt.is_canary else "")
+        attempt.kept = self._recorder.why_keep_begun(attempt) or _why_keep_chosen(attempt)
         return bool(attempt.kept)
 
     def decided(self, attempt: OpenAttempt, decision: NodeDecision) -> None:
@@ -221,7 +221,9 @@ class AttemptRecords:
         if self._recorder is None or attempt.sent is None:
             return
         if reply is not None:
-            attempt.result, attempt.bound, attempt.revision = _BOUND, reply, reply.object.revision
+            attempt.result, attempt.bound, attempt.revision = _BOUND, reply.object, reply.object.revision
+            if reply.unanswered_s:
+                attempt.unanswered_s = reply.unanswered_s
             attempt.took_s = self._env.monotonic() - attempt.began_s - attempt.sent_s
             return
         self._failed(attempt, error)
@@ -245,6 +247,7 @@ class AttemptRecords:
         attempt = OpenAttempt(
             self.latest,
             self.count,
+            gang.key,
             gang,
             0,
             1,
@@ -328,14 +331,16 @@ class AttemptRecords:
         if unblocked_by:
             attempt.unblocked_by = tuple(unblocked_by)
         brief = attempt.bound is not None and not attempt.steps
-        if brief and not recorder.has_windows and not self._env.log.enabled(INFO):
+        if brief and not recorder.open_windows and not self._logged:
             kept = self.will_be_kept(attempt) if attempt.kept is None else attempt.kept
             if not kept:
+                if attempt.decision is not None:
+                    attempt.sent = None
                 recorder.take_brief(attempt, self)
                 return
         record = self.record_of(attempt)
         log_decision(self._env.log, record)
-        record.kept = recorder.why_keep(record, begun=attempt.kept or "") or (_CANARY if attempt.is_canary else "")
+        record.kept = recorder.why_keep(record, begun=attempt.kept or "") or _why_keep_chosen(attempt)
         recorder.take(record, self.pin, judged=True)
 
     def record_of(self, attempt: OpenAttempt) -> Decision:
@@ -356,8 +361,9 @@ class AttemptRecords:
     def _record(self, attempt: OpenAttempt, local: LocalState | None) -> Decision:
         decision, pod = attempt.decision, attempt.pod
         steps: list[DecisionStep] = [*attempt.steps]
-        if attempt.bound is not None and attempt.sent is not None:
-            steps.append(_call(attempt, attempt.sent, attempt.took_s, "done", attempt.bound))
+        if attempt.bound is not None:
+            reply = Written(attempt.bound, unanswered_s=attempt.unanswered_s)
+            steps.append(_call(attempt, attempt.sent or _sent_by(attempt), attempt.took_s, "done", reply))
         scheduling = SchedulingAttempt(
             pod_revision=pod.revision if attempt.local is not None else NO_REVISION,
             local=LocalState() if local is None else local,
@@ -400,6 +406,31 @@ class AttemptRecords:
 
     def pin(self, record: Decision) -> Sequence[Callable[[], None]]:
         return pin_all(self._cluster_state.caches.values(), record.marks)
+
+
+def bind_request(pod: Object, node: str, node_uid: str, node_revision: Revision) -> Binding:
+    """The bind of a pod to a node that was decided on at these versions of both."""
+    key = pod.key
+    return Binding(
+        pod=key,
+        pod_uid=pod.uid,
+        node=node,
+        node_uid=node_uid,
+        decided_on={str(key): pod.revision, f"Node/{node}": node_revision},
+    )
+
+
+def _sent_by(attempt: OpenAttempt) -> Binding:
+    """The bind of an attempt that has decided."""
+    decision = attempt.decision
+    assert decision is not None and decision.node is not None, f"{attempt.id} sent a bind without a node"  # noqa: PT018
+    return bind_request(attempt.pod, decision.node, decision.node_uid, decision.node_revision)
+
+
+def _why_keep_chosen(attempt: OpenAttempt) -> str:
+    """The rule about the choice of an attempt: that of a canary is kept."""
+    decision = attempt.decision
+    return _CANARY if decision is not None and decision.settings.canary else ""
 
 
 def _call(

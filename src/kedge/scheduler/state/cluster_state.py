@@ -116,7 +116,7 @@ class ClusterState:
     def local_inputs(self, priority: int) -> LocalInputs:
         """The inputs of a decision that no cache holds, as a reference for `local_state`."""
         places = self.nominated.places
-        if not places and not self.unreleased:
+        if not places and not self.unreleased.by_node:
             return self.assumed.changes
         return LocalState(
             self.assumed.recorded(),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -34,37 +34,34 @@ class Nominations:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._places: dict[str, Nomination] = {}
+        self.places: dict[str, Nomination] = {}
+        """By pod uid. Others only read it."""
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def __contains__(self, uid: object) -> bool:
-        return uid in self._places
-
-    @property
-    def places(self) -> Mapping[str, Nomination]:
-        return self._places
+        return uid in self.places
 
     def put(self, uid: str, nomination: Nomination) -> None:
-        self._places[uid] = nomination
+        self.places[uid] = nomination
         self._snapshot.add_claim(nominated_claim(uid), nomination.node, nomination.request)
 
     def recount(self, uid: str, request: PodRequest) -> None:
         """The nominated pod has another request than before."""
-        nomination = self._places.get(uid)
+        nomination = self.places.get(uid)
         if nomination is not None and nomination.request != request:
             self.put(uid, replace(nomination, request=request))
 
     def take(self, uid: str) -> Nomination | None:
         """Remove a nomination without a notification: an attempt for the pod begins, and its end notifies."""
-        nomination = self._places.pop(uid, None)
+        nomination = self.places.pop(uid, None)
         if nomination is not None:
             self._snapshot.remove_claim(nominated_claim(uid))
         return nomination
 
     def on(self, node: str) -> list[tuple[str, Nomination]]:
-        return [(uid, each) for uid, each in self._places.items() if each.node == node]
+        return [(uid, each) for uid, each in self.places.items() if each.node == node]
 
     def waits_for_victims(self, nomination: Nomination) -> bool:
         """Whether a pod that must leave is still counted on the node."""
@@ -74,10 +71,10 @@ class Nominations:
     @contextmanager
     def hidden_below(self, priority: int) -> Iterator[None]:
         """Inside it, the room of nominations of lower priority is free."""
-        hidden = [(uid, each) for uid, each in self._places.items() if each.priority < priority]
+        hidden = [(uid, each) for uid, each in self.places.items() if each.priority < priority]
         for uid, _ in hidden:
             self._snapshot.remove_claim(nominated_claim(uid))
         yield
         for uid, each in hidden:
-            if self._places.get(uid) is each:
+            if self.places.get(uid) is each:
                 self._snapshot.add_claim(nominated_claim(uid), each.node, each.request)

@@ -33,32 +33,29 @@ class UnreleasedClaims:
         self._cached = cached
         self._drop = drop
         """Removes a claim, and notifies the queue."""
-        self._claims: dict[str, dict[str, Revision]] = {}
-        """By node and pod uid: the ledger holds the claim, or may hold it until its cache reaches the revision."""
+        self.by_node: dict[str, dict[str, Revision]] = {}
+        """By node and pod uid: the ledger holds the claim, or may hold it until its cache reaches the revision.
+        Others only read it."""
         self._refused_by: dict[str, Revision] = {}
         """By node: the revision of its ledger that refused a bind. It holds claims that are not counted here."""
 
-    def __bool__(self) -> bool:
-        """Whether there may be one."""
-        return bool(self._claims)
-
     def __iter__(self) -> Iterator[tuple[str, SnapshotClaim]]:
         """Every unreleased claim, with its uid."""
-        for uids in self._claims.values():
+        for uids in self.by_node.values():
             for uid in uids:
                 claim = self._snapshot.claim(uid)
                 if claim is not None:
                     yield uid, claim
 
     def has(self, uid: str, node: str) -> bool:
-        return uid in self._claims.get(node, {})
+        return uid in self.by_node.get(node, {})
 
     def keep(self, uid: str, claim: SnapshotClaim, revision: Revision) -> bool:
         """A pod ended or was removed at `revision`. True if its claim stays, for its room only: a ledger holds it."""
         node = claim.node
         if uid not in self._held(node) and self._known_to(node) >= revision:
             return False
-        self._claims.setdefault(node, {})[uid] = revision
+        self.by_node.setdefault(node, {})[uid] = revision
         requirements = claim.request.requirements
         self._snapshot.add_claim(
             uid, node, bare_request(claim.request.namespace, requirements.requests, requirements.ports)
@@ -67,14 +64,14 @@ class UnreleasedClaims:
 
     def forget(self, uid: str, node: str) -> None:
         """The claim has other evidence now, or was removed."""
-        unreleased = self._claims.get(node)
+        unreleased = self.by_node.get(node)
         if unreleased is not None and unreleased.pop(uid, None) is not None and not unreleased:
-            del self._claims[node]
+            del self.by_node[node]
 
     # -- ledgers -----------------------------------------------------------------------------------
 
     def ledger_changed(self, node: str, revision: Revision) -> None:
-        if node in self._claims:
+        if node in self.by_node:
             self.review(node)
         doubted = self._refused_by.get(node)
         if doubted is not None and revision >= doubted:
@@ -83,7 +80,7 @@ class UnreleasedClaims:
     def review(self, node: str) -> None:
         """Drop the claims on a node that its ledger has released."""
         held, known = self._held(node), self._known_to(node)
-        for uid, revision in tuple(self._claims.get(node, {}).items()):
+        for uid, revision in tuple(self.by_node.get(node, {}).items()):
             if uid not in held and known >= revision:
                 claim = self._snapshot.claim(uid)
                 if claim is not None and claim.node == node:
@@ -92,7 +89,7 @@ class UnreleasedClaims:
 
     def review_all(self) -> None:
         """The safety net: a cache may advance without a change."""
-        for node in tuple(self._claims):
+        for node in tuple(self.by_node):
             self.review(node)
 
     def ledger_refused(self, node: str, revision: Revision) -> None:
@@ -112,7 +109,7 @@ class UnreleasedClaims:
             if counted is None:
                 held = claim_of(entry)
                 self._snapshot.add_claim(uid, node, bare_request(held.namespace, held.requests, held.ports))
-                self._claims.setdefault(node, {})[uid] = NO_REVISION
+                self.by_node.setdefault(node, {})[uid] = NO_REVISION
 
     def adopt_all(self) -> None:
         """At the start of a term: for events before this process started, ledgers are the only evidence."""

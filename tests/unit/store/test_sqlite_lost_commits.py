@@ -21,13 +21,13 @@ from kedge.store.sqlite.revision_mark import mark_path
 _FRAME = 24 + 16_384
 
 
-async def killed_store(folder: Path, *, checkpoint: bool = False) -> Path:
+async def killed_store(folder: Path, *, checkpoint_at: int = 0) -> Path:
     """The files after a kill and twenty commits: the database, its log and its mark, copied while the store runs."""
     store = await SqliteStore.open(folder / "a.db", env_with())
     for n in range(1, 21):
         await store.commit([], [Put(Key("Thing", "ns", f"t{n}"), b"x" * 200)])
-    if checkpoint:
-        store._checkpoint()
+        if n == checkpoint_at:
+            store._checkpoint()
     killed = folder / "killed"
     killed.mkdir()
     for name in ("a.db", "a.db-wal", "a.db-mark"):
@@ -120,11 +120,59 @@ def test_lost_commits_are_reported(harm: Callable[[Path], None], mark: bool, rea
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("kept_bytes", [1, 9, 20, 31])
+def test_a_power_cut_while_a_log_begins_again_raises_no_alarm(kept_bytes: int, tmp_path: Path) -> None:
+    """All commits were moved to the database. A part of the new header is written, and old frames follow it."""
+
+    async def run() -> None:
+        path = await killed_store(tmp_path, checkpoint_at=20)
+        log = file.log_of(path)
+        content = bytearray(log.read_bytes())
+        content[:kept_bytes] = bytes(each ^ 0xFF for each in content[:kept_bytes])
+        log.write_bytes(content)
+        assert await facts_of(path) == (20, await incarnation_of(tmp_path / "a.db"), ())
+
+    asyncio.run(run())
+
+
+def break_a_frame_too(log: Path) -> None:
+    break_the_header(log)
+    content = bytearray(log.read_bytes())
+    content[32 + 3 * _FRAME + 100] ^= 4
+    log.write_bytes(content)
+
+
+def clear_the_first_frame_too(log: Path) -> None:
+    content = bytearray(log.read_bytes())
+    content[: 32 + _FRAME] = bytes(32 + _FRAME)
+    log.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "checkpoint_at"),
+    [(break_the_header, 10), (break_the_header, 19), (break_a_frame_too, 20), (clear_the_first_frame_too, 20)],
+)
+def test_a_damaged_header_is_reported_unless_the_database_has_every_frame(
+    harm: Callable[[Path], None], checkpoint_at: int, tmp_path: Path
+) -> None:
+    """Commits after the checkpoint are only in the log, and damaged frames are not compared. No mark would show it."""
+
+    async def run() -> None:
+        path = await killed_store(tmp_path, checkpoint_at=checkpoint_at)
+        mark_path(path).unlink()
+        harm(file.log_of(path))
+        _, incarnation, alarms = await facts_of(path)
+        assert incarnation != await incarnation_of(tmp_path / "a.db")
+        assert "is damaged, and frames follow it" in alarms[0]
+
+    asyncio.run(run())
+
+
 def test_a_database_ahead_of_its_log_shows_the_loss(tmp_path: Path) -> None:
     """A checkpoint moved revision 20 to the database; the log then lost its end."""
 
     async def run() -> None:
-        path = await killed_store(tmp_path, checkpoint=True)
+        path = await killed_store(tmp_path, checkpoint_at=20)
         mark_path(path).unlink()
         log = file.log_of(path)
         content = log.read_bytes()

@@ -54,7 +54,7 @@ def open_file(
         held = identity(path)
         check_header(path)
         _check_writable(path)
-        evidence = _LogEvidence(missing_commits(log_of(path)), _checkpointed(path))
+        evidence = _LogEvidence(missing_commits(log_of(path), path), _checkpointed(path))
         # The store's own thread uses it too, one call at a time.
         db = sqlite3.connect(path, timeout=0, isolation_level=None, factory=connection, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:

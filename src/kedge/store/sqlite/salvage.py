@@ -64,7 +64,7 @@ def examine_file(path: Path, progress: Callable[[int], None]) -> ExaminedFile:
         examined.add("pages", str(error).partition(": restore a backup")[0])
     except sqlite3.Error as error:
         examined.add("pages", f"{path}: {error}")
-    if missing := missing_commits(file.log_of(path)):
+    if missing := missing_commits(file.log_of(path), path):
         examined.add("log", missing)
     return examined.result()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
@@ -51,12 +51,12 @@ def read_frames(path: Path) -> Iterator[LogFrame]:
             yield LogFrame(page, total, valid, content)
 
 
-def missing_commits(path: Path) -> str:
-    """The evidence that the log at `path` has lost durable commits; empty if there is none."""
+def missing_commits(path: Path, database: Path) -> str:
+    """The evidence that the log at `path`, of `database`, has lost durable commits; empty if there is none."""
     try:
         size = path.stat().st_size
         if size > _HEADER.size and not _is_header(_first_bytes(path)):
-            return f"the header of {path} is damaged, and frames follow it"
+            return "" if _are_moved(path, database) else f"the header of {path} is damaged, and frames follow it"
         after_commit = False
         for frame in read_frames(path):
             if frame.valid:
@@ -67,6 +67,57 @@ def missing_commits(path: Path) -> str:
     except FileNotFoundError:
         pass  # a store that was closed has no log
     return ""
+
+
+def _are_moved(path: Path, database: Path) -> bool:
+    """Whether the database has all commits of a log whose header is damaged. A power cut can leave such a log:
+
+    1. A checkpoint moves all frames into the database, and syncs it.
+    2. SQLite begins the log again: it writes a new header, and syncs it before the first new frame.
+    3. The power fails before that sync, and a part of the header is written. The old frames follow it.
+    """
+    with path.open("rb") as log, database.open("rb") as pages:
+        page_bytes = int.from_bytes(pages.read(18)[16:], "big")
+        page_bytes = 65_536 if page_bytes == 1 else page_bytes
+        places, pages_total = _committed(log, page_bytes)
+        for page, place in places.items():
+            log.seek(place + _FRAME.size)
+            pages.seek((page - 1) * page_bytes)
+            if page <= pages_total and log.read(page_bytes) != pages.read(page_bytes):
+                return False
+    return bool(places)
+
+
+def _committed(log: BinaryIO, page_bytes: int) -> tuple[dict[int, int], int]:
+    """By page: the place of its newest committed frame in a log without a header; and the size of the database then.
+
+    The checksum of the first frame needs the header: those behind it are verified. Nothing if some are damaged.
+    """
+    places: dict[int, int] = {}
+    begun: dict[int, int] = {}
+    """Frames of a commit that has not ended."""
+    pages_total, place, salts, running, orders = 0, _HEADER.size, None, (0, 0), [*_MAGICS.values()]
+    log.seek(place)
+    while len(frame := log.read(_FRAME.size + page_bytes)) == _FRAME.size + page_bytes:
+        page, total, *found_salts, first, second = _FRAME.unpack_from(frame)
+        if salts is not None and found_salts != salts:
+            break  # of a generation before
+        if salts is not None:
+            content = frame[_FRAME.size :]
+            orders = [
+                each
+                for each in orders
+                if _checksum(each, content, _checksum(each, frame[:8], running)) == (first, second)
+            ]
+        if not page or not orders:
+            return {}, 0
+        salts, running = found_salts, (first, second)
+        begun[page] = place
+        if total:
+            places |= begun
+            begun, pages_total = {}, total
+        place += len(frame)
+    return places, pages_total
 
 
 def _first_bytes(path: Path) -> bytes:

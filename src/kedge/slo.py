@@ -34,6 +34,8 @@ class SloEvents:
         self._objective = objective
         self._slices: deque[list[int]] = deque(maxlen=int(max(WINDOWS_S.values()) / SLICE_S) + 1)
         """Number of the slice, good events, bad events."""
+        self._slice = [0, 0, 0]
+        self._slice_end_s = -math.inf
         events = env.metrics.counter(
             "kedge_slo_events_total", "Events that an objective counts, by outcome", ("slo", "outcome")
         )
@@ -51,16 +53,20 @@ class SloEvents:
 
     def count(self, now_s: float, *, good: bool, decision: str = "") -> None:
         """Count one event at `now_s` of the monotonic clock; a bad one with the decision behind it."""
-        number = int(now_s / SLICE_S)
-        slices = self._slices
-        if not slices or slices[-1][0] != number:
-            slices.append([number, 0, 0])
+        if now_s >= self._slice_end_s:
+            self._begin_slice(now_s)
         if good:
             self._good.inc()
-            slices[-1][1] += 1
+            self._slice[1] += 1
         else:
             self._bad.inc_by(decision)
-            slices[-1][2] += 1
+            self._slice[2] += 1
+
+    def _begin_slice(self, now_s: float) -> None:
+        number = int(now_s / SLICE_S)
+        self._slice = [number, 0, 0]
+        self._slice_end_s = (number + 1) * SLICE_S
+        self._slices.append(self._slice)
 
     def burn(self, window_s: float) -> float | None:
         """The burn rate of the last `window_s` seconds, up to one slice more; None if they had no events."""

@@ -43,7 +43,12 @@ class Authenticator:
 
     def caller(self, request: HttpRequest) -> Caller | None:
         """The caller behind a request; None if it shows no certificate and must have a token."""
-        return None if request.peer is None else _of_certificate(request.peer)
+        peer = request.peer
+        if peer is None:
+            return None
+        if peer.caller is None:
+            peer.caller = _of_certificate(peer.facts)
+        return peer.caller
 
     async def token_caller(self, request: HttpRequest, service: Service, env: Env) -> Caller:
         """The caller behind a bearer token. It is read from the store each time: a deleted token ends at once.

@@ -34,17 +34,22 @@ async def serve_batch(handler: Handler, request: HttpRequest, exchange: Exchange
     if len(calls) > limits.http_batch_calls_max:
         raise BadRequest(f"a batch has at most {limits.http_batch_calls_max} calls, not {len(calls)}: send several")
     answers = _Answers(exchange, len(calls))
-    pairs = [(_request_of(call, request), _CallExchange(answers, index)) for index, call in enumerate(calls)]
+    pairs = [_pair(_request_of(call, request), answers, index) for index, call in enumerate(calls)]
     loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(_handle(handler, *pair)) for pair in pairs]
+    tasks = [loop.create_task(handler(*pair)) for pair in pairs]
     if tasks:
         await asyncio.wait(tasks)
     answers.end()
 
 
-async def _handle(handler: Handler, request: HttpRequest, exchange: _CallExchange) -> None:
-    exchange.method = request.method
-    await handler(request, exchange)
+def _pair(request: HttpRequest, answers: _Answers, index: int) -> tuple[HttpRequest, _CallExchange]:
+    batch = answers.exchange
+    connection = batch.connection
+    exchange = _CallExchange(
+        connection, batch.request, batch.keep_alive, connection.now_s(),
+        answers=answers, index=index, method=request.method,
+    )  # fmt: skip
+    return request, exchange
 
 
 def _request_of(call: BatchCall, batch: HttpRequest) -> HttpRequest:
@@ -105,20 +110,15 @@ class _Answers:
         return b"".join([line + b"\n" for line in lines])
 
 
-class _CallExchange(Exchange):
+class _CallExchange(Exchange, kw_only=True):
     """The reply to one call: a line of the batch's reply."""
 
-    __slots__ = ("_answers", "_code", "_headers", "_index", "_parts", "method")
-
-    def __init__(self, answers: _Answers, index: int) -> None:
-        batch = answers.exchange
-        super().__init__(batch.connection, batch.request)
-        self._answers = answers
-        self._index = index
-        self._code = 0
-        self._headers: tuple[Header, ...] = ()
-        self._parts: list[bytes] = []
-        self.method = ""
+    answers: _Answers
+    index: int
+    method: str
+    _code: int = 0
+    _headers: tuple[Header, ...] = ()
+    _parts: list[bytes] = msgspec.field(default_factory=list)
 
     def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         del content_type  # all writes are answered in JSON
@@ -131,7 +131,7 @@ class _CallExchange(Exchange):
             text = value.decode("latin-1")
             key = name.decode("ascii").lower()
             named[key] = f"{named[key]}, {text}" if key in named else text
-        self._answers.add(BatchAnswer(self._index, code, named, msgspec.Raw(body)))
+        self.answers.add(BatchAnswer(self.index, code, named, msgspec.Raw(body)))
 
     def start(self, code: int, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         del content_type

@@ -15,13 +15,18 @@ import httptools
 
 from kedge.env import Env
 from kedge.metrics import Counter, Histogram
-from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest
+from kedge.server.http.exchange import JSON, Exchange, Handler, HttpRequest, PeerCertificate
 from kedge.server.http.peers import Peers, address_of
 from kedge.server.http.reply_head import reply_head
 from kedge.server.http.status import status_body
 from kedge.slo import API_AVAILABILITY, SloEvents
 
 _METHODS = {each.encode(): each for each in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
+
+_SPECIAL = frozenset(
+    {b"connection", b"content-length", b"expect", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+"""Headers about the connection, or about how a body arrives. Most gets have none of them."""
 
 _SERVER_FAULT = 500
 """Codes from here on are faults of the server."""
@@ -141,12 +146,14 @@ class HttpConnection(asyncio.Protocol):
         """Whether a request has begun to arrive and is not complete."""
         self._reading_head = False
         self._head_bytes = 0
+        self._special = False
+        """Whether the head has a header of `_SPECIAL`."""
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._waiting: deque[HttpRequest] = deque()
         self._exchange: Exchange | None = None
         self._failed = False
-        self._peer: dict[str, Any] | None = None
+        self._peer: PeerCertificate | None = None
         self._writable: asyncio.Event | None = None
         self._paused = False
         """Whether reading is paused, because of requests that wait or a client that does not read."""
@@ -170,7 +177,8 @@ class HttpConnection(asyncio.Protocol):
         self._connections.open.add(self)
         self._connections.peers.add(self.address, self)
         opened.set_write_buffer_limits(high=self._limits.http_write_buffer_bytes)
-        self._peer = tls.getpeercert() or None if tls is not None else None
+        facts = tls.getpeercert() if tls is not None else None
+        self._peer = PeerCertificate(facts) if facts else None
         wait_s = min(self._limits.http_first_request_s, self._limits.http_idle_s)
         self.deadline_s = self._connections.env.monotonic() + wait_s
 
@@ -236,13 +244,11 @@ class HttpConnection(asyncio.Protocol):
     # -- httptools ---------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._request = HttpRequest()
-        self._request.late = self._connections.draining
+        self._request = HttpRequest(late=self._connections.draining)
         self._receiving = True
         self._reading_head = True
         self._head_bytes = 0
-        self._body = []
-        self._body_bytes = 0
+        self._special = False
         self._request_deadline_s = 0.0
 
     def on_url(self, url: bytes) -> None:
@@ -256,17 +262,26 @@ class HttpConnection(asyncio.Protocol):
             raise self._head_too_large()
         headers, name = self._request.headers, name.lower()
         headers[name] = b"%b, %b" % (headers[name], value) if name in headers else value
+        if name in _SPECIAL:
+            self._special = True
 
     def on_headers_complete(self) -> None:
         self._reading_head = False
         request, parser = self._request, self._parser
         method = parser.get_method()
         request.method = _METHODS.get(method) or method.decode("latin-1")
-        request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         request.version = parser.get_http_version()
         request.peer = self._peer
         if b"?" in request.path:
             request.path, _, request.query = request.path.partition(b"?")
+        if self._special or request.version != "1.1" or method not in _METHODS:
+            self._check_special(request)
+
+    def _check_special(self, request: HttpRequest) -> None:
+        """Whether the connection stays open, and how the body arrives. Without a special header, a request of a known
+        method in HTTP/1.1 keeps the connection and has no body."""
+        parser = self._parser
+        request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         coding = request.headers.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
             raise HttpError(400, "BadRequest", "the transfer encoding is not chunked: send no other one")
@@ -285,9 +300,10 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         request = self._request
         self._receiving = False
-        request.body = b"".join(self._body) if len(self._body) != 1 else self._body[0]
-        self._body = []
-        self._body_bytes = 0
+        if self._body:
+            request.body = b"".join(self._body) if len(self._body) != 1 else self._body[0]
+            self._body = []
+            self._body_bytes = 0
         if self._exchange is None and self._writable is None:
             self._begin(request)
             return
@@ -313,7 +329,7 @@ class HttpConnection(asyncio.Protocol):
     # -- requests ----------------------------------------------------------------------------------
 
     def _begin(self, request: HttpRequest) -> None:
-        exchange = self._exchange = Exchange(self, request)
+        exchange = self._exchange = Exchange(self, request, request.keep_alive, self._connections.env.monotonic())
         self.deadline_s = float("inf")
         if self._connections.handler.answer_nowait(request, exchange):
             if not exchange.ended and not exchange.deferred:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from kedge.server.http.reply_head import Header, as_chunk, reply_head
 
 if TYPE_CHECKING:
+    from kedge.api.access import Caller
     from kedge.server.http.connection import HttpConnection
     from kedge.server.http.flow import Seat
     from kedge.server.http.request_audit import RequestAudit
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 JSON = b"application/json"
 _SWITCHED = 101
 """The code of a connection that has left HTTP."""
+
+
+class PeerCertificate(msgspec.Struct, eq=False):
+    """The client certificate of a connection, which TLS has checked."""
+
+    facts: Mapping[str, Any]
+    """As `ssl` describes it."""
+    caller: Caller | None = None
+    """The caller that it names, once a request was authenticated."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
@@ -32,8 +42,8 @@ class HttpRequest(msgspec.Struct, eq=False):
     version: str = "1.1"
     late: bool = False
     """Whether it began to arrive after the server had begun to stop."""
-    peer: dict[str, Any] | None = None
-    """The client's certificate, as `ssl` describes it; None without one."""
+    peer: PeerCertificate | None = None
+    """The client's certificate; None without one."""
 
 
 class Handler(Protocol):
@@ -46,52 +56,32 @@ class Handler(Protocol):
         in a task."""
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False, weakref=True):
     """The reply to one request. `respond` sends it whole; `start`, `write` and `end` stream it in chunks."""
 
-    __slots__ = (
-        "_head_only",
-        "_keep_alive",
-        "_on_lost",
-        "_on_writable",
-        "_plain",
-        "audit",
-        "begun_s",
-        "closed",
-        "congested",
-        "connection",
-        "deferred",
-        "ended",
-        "request",
-        "seat",
-        "started",
-        "streamed_bytes",
-        "task",
-    )  # fmt: skip
-
-    def __init__(self, connection: HttpConnection, request: HttpRequest) -> None:
-        self.connection = connection
-        self.request = request
-        self._keep_alive = request.keep_alive
-        self._on_lost: Callable[[], None] | None = None
-        self._on_writable: Callable[[], None] | None = None
-        self._plain = False
-        self._head_only = False
-        self.begun_s = connection.now_s()
-        self.audit: RequestAudit | None = None
-        """The entry of the audit log in the making; None for a request that is not logged."""
-        self.task: asyncio.Task[None] | None = None
-        self.seat: Seat | None = None
-        """The right to be under way, of a request that is handled in a task."""
-        self.streamed_bytes = 0
-        self.deferred = False
-        """Whether it needs no task, and is answered in a later turn of the loop."""
-        self.started = False
-        self.ended = False
-        self.closed = False
-        """The client is gone. Writing is harmless and reaches nothing."""
-        self.congested = False
-        """Whether the client reads slower than the server writes. The connection sets it."""
+    connection: HttpConnection
+    request: HttpRequest
+    keep_alive: bool
+    """Whether the client wants the connection to stay open."""
+    begun_s: float
+    audit: RequestAudit | None = None
+    """The entry of the audit log in the making; None for a request that is not logged."""
+    task: asyncio.Task[None] | None = None
+    seat: Seat | None = None
+    """The right to be under way, of a request that is handled in a task."""
+    streamed_bytes: int = 0
+    deferred: bool = False
+    """Whether it needs no task, and is answered in a later turn of the loop."""
+    started: bool = False
+    ended: bool = False
+    closed: bool = False
+    """The client is gone. Writing is harmless and reaches nothing."""
+    congested: bool = False
+    """Whether the client reads slower than the server writes. The connection sets it."""
+    _on_lost: Callable[[], None] | None = None
+    _on_writable: Callable[[], None] | None = None
+    _plain: bool = False
+    _head_only: bool = False
 
     def respond(self, code: int, body: bytes, *, content_type: bytes = JSON, headers: Iterable[Header] = ()) -> None:
         """Send the whole reply."""
@@ -100,7 +90,7 @@ class Exchange:
             self.audit.answered(code)
         connection = self.connection
         now_s = connection.answered(self.request.method, code, self.begun_s)
-        keep_alive = self._keep_alive and not connection.draining
+        keep_alive = self.keep_alive and not connection.draining
         head = reply_head(code, content_type, headers, len(body), keep_alive=keep_alive)
         connection.write(head if self.request.method == "HEAD" else head + body)
         connection.ended(self, keep_alive=keep_alive, now_s=now_s)
@@ -114,9 +104,9 @@ class Exchange:
         self._plain = self.request.version == "1.0"
         self._head_only = self.request.method == "HEAD"
         if self._plain:
-            self._keep_alive = False
+            self.keep_alive = False
         self.connection.write(
-            reply_head(code, content_type, headers, None, keep_alive=self._keep_alive, chunked=not self._plain)
+            reply_head(code, content_type, headers, None, keep_alive=self.keep_alive, chunked=not self._plain)
         )
 
     def write(self, data: bytes) -> None:
@@ -167,7 +157,7 @@ class Exchange:
         if not self._plain and not self._head_only:
             self.connection.write(b"0\r\n\r\n")
         connection = self.connection
-        connection.ended(self, keep_alive=self._keep_alive and not connection.draining, now_s=connection.now_s())
+        connection.ended(self, keep_alive=self.keep_alive and not connection.draining, now_s=connection.now_s())
 
     def on_writable(self, notify: Callable[[], None]) -> None:
         """Call `notify` each time that the client has read enough after it was `congested`."""

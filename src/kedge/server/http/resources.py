@@ -103,7 +103,7 @@ class Resources:
         """Answer a get of one object if the store has it in memory. Otherwise nothing is done: call `serve`."""
         if self.env.log.enabled(DEBUG):
             return False  # `serve` logs it
-        query = parameters.parse_query(request.query)
+        query = parameters.parse_query(request.query) if request.query else None
         if not self.service.access.check_nowait(caller, wanted.attributes):
             return False
         headers = request.headers
@@ -118,7 +118,7 @@ class Resources:
         body = found.json()
         own = http_headers.ORIGINS in headers or http_headers.OPERATION in headers
         if query or own or form is not ReplyForm.OBJECT or len(body) >= GZIP_BYTES_MIN:
-            Replier(self.env, request, exchange, query).found(found, form)
+            Replier(self.env, request, exchange, query or {}).found(found, form)
         else:
             exchange.respond(200, body)
         return True

@@ -13,7 +13,7 @@ from tests.e2e.up_workload import down_nodes, until
 from tests.kit.api_server import ServerProcess, running_server
 from tests.kit.token_command import token_command
 
-from kedge.cli.joining.certificates import KeptIdentity
+from kedge.cli.membership.certificates import KeptIdentity
 
 LIMITS = "limits: {certificate_s_max: 20, certificate_check_s: 0.5, client_kubeconfig_s: 0.5}\n"
 """Certificates of 20 seconds are renewed after 14 to 18."""

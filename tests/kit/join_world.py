@@ -11,9 +11,9 @@ from pathlib import Path
 from kedge.api.access import MASTERS, Caller, joining_group
 from kedge.api.bootstrap_tokens import bootstrap_secret
 from kedge.api.wellknown import SECRET_KIND, SYSTEM_NAMESPACE
-from kedge.cli.joining.certificates import ComponentIdentity, KeptIdentity, agent_identity
-from kedge.cli.joining.join_token import JoinToken, new_bootstrap_token
-from kedge.cli.joining.membership import Membership
+from kedge.cli.membership.certificates import ComponentIdentity, KeptIdentity, agent_identity
+from kedge.cli.membership.component_membership import Membership
+from kedge.cli.membership.join_token import JoinToken, new_bootstrap_token
 from kedge.cli.server import ServerIdentity, ensure_identity, start_https, url_of
 from kedge.cli.wiring import ensure_namespaces
 from kedge.client.contract import Client

@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = sorted(path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
-TEXTS = [path for ending in ("txt", "yaml") for path in (ROOT / "src").rglob(f"*.{ending}")]
-"""Texts that users read: descriptions of types and fields, scenarios."""
+TEXTS = [path for ending in ("txt", "yaml", "js", "html", "css") for path in (ROOT / "src").rglob(f"*.{ending}")]
+"""Texts that users read: descriptions of types and fields, scenarios, the page."""
 SETTINGS = [path for name in (".ci", "deploy") for path in (ROOT / name).rglob("*") if path.is_file()]
 """Scripts, units and images, whose comments are read too."""
 PAGES = sorted(
@@ -64,7 +64,8 @@ def test_a_class_name_is_defined_once() -> None:
 
 
 def test_modules_are_named_by_subject_and_not_by_a_gerund() -> None:
-    stems = {path.stem for folder in ("src", "benchmarks", "tests/kit") for path in (ROOT / folder).rglob("*.py")}
+    modules = [path for folder in ("src", "benchmarks", "tests/kit") for path in (ROOT / folder).rglob("*.py")]
+    stems = {stem for path in modules for stem in (path.stem, path.parent.name)}
     assert sorted(stem for stem in stems if stem.endswith("ing") and stem not in NOUNS_IN_ING) == []
     assert stems >= NOUNS_IN_ING, "remove names that no module has from the list"
 

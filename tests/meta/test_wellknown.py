@@ -13,6 +13,10 @@ from kedge.api.kinds import KINDS
 SOURCE = Path(kedge.__file__).parent
 DOMAINS = ("kubernetes.io", "k8s.io", "kedge.dev")
 KEY_KINDS = frozenset(kind.key_kind for kind in KINDS)
+BARE_LABELS = frozenset(
+    value for name, value in vars(wellknown).items() if name.endswith("_LABEL") and not any(d in value for d in DOMAINS)
+)
+"""Labels without a domain."""
 
 TABLES = ("api/wellknown.py", "api/kinds.py", "server/http/cells.py")
 BELOW = ("keys.py", "errors.py", "store/", "sim/kernel/")
@@ -44,7 +48,7 @@ def test_well_known_names_are_written_once() -> None:
         if name in TABLES or name.startswith(BELOW):
             continue
         for line, text in literals(ast.parse(path.read_text())):
-            if text in KEY_KINDS or any(domain in text for domain in DOMAINS):
+            if text in KEY_KINDS | BARE_LABELS or any(domain in text for domain in DOMAINS):
                 found.append(f"{name}:{line}: {text!r}")
     assert not found, "use the constant of kedge.api.wellknown, or add one there:\n" + "\n".join(found)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kedge.cli.hunt import hunt
 from kedge.cli.incident import incident
 from kedge.sim.incident.draft import ScenarioDraft
-from kedge.sim.incident.neighbours import neighbours, search_order
+from kedge.sim.incident.nearby_faults import neighbours, search_order
 from kedge.sim.incident.regression import NothingBroken, read_bad, with_bad, write_test
 from kedge.sim.incident.rerun import load_program
 from kedge.sim.kernel import ReplayVerdict, read_artefact
@@ -80,7 +80,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_search_around_a_good_recording_finds_the_bad_neighbour(good: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(hunt, [str(good), "--runs", "60", "--directory", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 1
-    assert f"near miss at distance 0.3: {RULE}" in done.output
+    assert f"failure at distance 0.3: {RULE}" in done.output
     assert "to default-scheduler at least 3." in done.output, "the label came 3 s after the first pod"
     assert "it needs change (object Node/node-a, patch {'metadata': {'labels': {'fast': 'true'}}}) at 4s" in done.output
     [kept] = tmp_path.glob("*.kedge")

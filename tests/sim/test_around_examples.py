@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 from tests.kit.good_recordings import record_good
 
-from kedge.sim.incident.around import SearchBudget, examine, hunt_around
-from kedge.sim.incident.neighbours import Neighbour, neighbours
+from kedge.sim.incident.fault_search import SearchBudget, examine, hunt_around
+from kedge.sim.incident.nearby_faults import NearbyFaults, neighbours
 from kedge.sim.incident.rerun import IncidentProgram, load_program
 
 RUNS_MAX = 700
@@ -113,7 +113,7 @@ EXAMPLES = (
 by_name = pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.scenario)
 
 
-def is_lessons(neighbour: Neighbour, patterns: Sequence[str]) -> bool:
+def is_lessons(neighbour: NearbyFaults, patterns: Sequence[str]) -> bool:
     texts = neighbour.text.split(" and ")
     return len(texts) == len(patterns) and all(re.match(*each) for each in zip(patterns, texts, strict=True))
 

@@ -13,10 +13,9 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from kedge.api.objects import Object
+from kedge.api.objects import Object, checked_view
 from kedge.api.views import ObjectMeta
 from kedge.api.views.base import ApiStruct, FrozenMap, View
-from kedge.errors import InvariantBroken
 
 _V = TypeVar("_V")
 
@@ -98,10 +97,7 @@ class NotedObject(Object, frozen=True, eq=False, kw_only=True, gc=True):
         return noted
 
     def as_view(self, view: type[_V]) -> _V:
-        found = self.view
-        if not isinstance(found, view):
-            raise InvariantBroken(f"{self.key} has a {type(found).__name__}, not a {view.__name__}")
-        return found
+        return checked_view(self.view, view, self.key)
 
     @property
     def metadata(self) -> ObjectMeta:

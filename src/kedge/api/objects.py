@@ -28,6 +28,13 @@ class _StoredObject(msgspec.Struct, frozen=True, eq=False, gc=False):
     value: bytes
 
 
+def checked_view(found: Any, view: type[_V], key: Key) -> _V:
+    """A view, once its type is checked."""
+    if not isinstance(found, view):
+        raise InvariantBroken(f"{key} has a {type(found).__name__}, not a {view.__name__}")
+    return found
+
+
 class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
     """Bytes with their key and revisions. Shared by every reader, so frozen."""
 
@@ -63,11 +70,7 @@ class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
     def as_view(self, view: type[_V]) -> _V:
         """`view`, with its type checked, for callers that know the kind."""
         found = self.known_view
-        if found is None:
-            found = self.view
-        if not isinstance(found, view):
-            raise InvariantBroken(f"{self.key} has a {type(found).__name__}, not a {view.__name__}")
-        return found
+        return checked_view(self.view if found is None else found, view, self.key)
 
     @property
     def metadata(self) -> ObjectMeta:

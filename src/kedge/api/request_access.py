@@ -6,22 +6,13 @@ from typing import Any
 
 from kedge.api.access import Attributes
 from kedge.api.kinds import Registry
-from kedge.api.requests import ConfirmEnded, DeleteCollection, List, OpenWatch, Request, Reserve
+from kedge.api.requests import DeleteCollection, List, OpenWatch, Request
 from kedge.api.wellknown import NAMESPACE_KIND
-
-
-def right_of(request: Request[Any]) -> tuple[str, str]:
-    """The verb and the subresource that the caller needs the right to."""
-    if isinstance(request, Reserve):
-        return "create", "gang"
-    if isinstance(request, ConfirmEnded):
-        return "create", "ended"
-    return request.verb, request.subresource
 
 
 def attributes_of_request(request: Request[Any], kinds: Registry) -> Attributes:
     """The request for the authorizer. A namespace is in itself, as in Kubernetes."""
-    verb, part = right_of(request)
+    verb, part = request.verb, request.subresource
     target, selector = request.target, ""
     kind = kinds.of_key_kind(target.kind)
     if isinstance(request, List | OpenWatch):

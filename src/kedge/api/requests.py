@@ -239,6 +239,8 @@ class Request(msgspec.Struct, Generic[Reply], frozen=True):
     """It has no effect, so it may be repeated after any failure."""
     once: ClassVar[bool] = False
     """A repeat could do more than the first attempt, even under the same operation id: it is sent once."""
+    part: ClassVar[str] = ""
+    """The subresource of every request of the class."""
 
     @property
     def options(self) -> RequestOptions:
@@ -251,7 +253,7 @@ class Request(msgspec.Struct, Generic[Reply], frozen=True):
 
     @property
     def subresource(self) -> str:
-        return ""
+        return self.part
 
     @property
     def written_key(self) -> Key | None:
@@ -283,13 +285,10 @@ class GetScale(ObjectRequest[Mapping[str, Any]], frozen=True):
     """Read the replica count of a workload, as an `autoscaling/v1` Scale."""
 
     label, verb = "get_scale", "get"
+    part = "scale"
     reads = True
 
     options: GetOptions = GET
-
-    @property
-    def subresource(self) -> str:
-        return "scale"
 
 
 class List(Request[ObjectList], frozen=True):
@@ -394,6 +393,7 @@ class Bind(Request[Written], frozen=True):
     """Bind a pod to a node. The reply is the pod."""
 
     label, verb = "bind", "create"
+    part = "binding"
 
     binding: Binding
     options: WriteOptions = WRITE
@@ -402,15 +402,12 @@ class Bind(Request[Written], frozen=True):
     def target(self) -> Key:
         return self.binding.pod
 
-    @property
-    def subresource(self) -> str:
-        return "binding"
-
 
 class Reserve(Request[Written], frozen=True):
     """Reserve places for some members of a gang. The reply is the gang's record."""
 
     label, verb = "reserve", "create"
+    part = "gang"
 
     chunk: GangChunk
     options: WriteOptions = WRITE
@@ -424,18 +421,16 @@ class Evict(ObjectRequest[Written], frozen=True):
     """Delete a pod if its disruption budget allows."""
 
     label, verb = "evict", "create"
+    part = "eviction"
 
     options: DeleteOptions = DELETE
-
-    @property
-    def subresource(self) -> str:
-        return "eviction"
 
 
 class ConfirmEnded(Request[Written], frozen=True):
     """Release the claim of a pod of which nothing runs any more. The reply is the node's ledger."""
 
-    label, verb = "confirm_ended", "update"
+    label, verb = "confirm_ended", "create"
+    part = "ended"
 
     node: str
     node_uid: str
@@ -455,6 +450,7 @@ class RequestToken(ObjectRequest[IssuedToken], frozen=True, kw_only=True):
     """Sign a token for a ServiceAccount. Nothing is stored, so a repeat makes one more token and does no harm."""
 
     label, verb = "request_token", "create"
+    part = "token"
     reads = True
 
     audiences: tuple[str, ...] = ()
@@ -462,10 +458,6 @@ class RequestToken(ObjectRequest[IssuedToken], frozen=True, kw_only=True):
     expiration_s: int = 3600
     bound: BoundObject | None = None
     options: GetOptions = GET
-
-    @property
-    def subresource(self) -> str:
-        return "token"
 
 
 AnyRequest = (

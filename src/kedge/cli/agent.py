@@ -13,9 +13,9 @@ import click
 
 from kedge.cli.component import run_component
 from kedge.cli.configuration.option import config_option
-from kedge.cli.joining.options import IdentitySource, identity_options
 from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, parse_listen
 from kedge.cli.log_options import log_options
+from kedge.cli.membership.options import IdentitySource, identity_options
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.http import FailoverTransport, ServerAddress
 from kedge.env import Env
@@ -23,7 +23,7 @@ from kedge.errors import Unavailable
 from kedge.limits import Limits
 
 if TYPE_CHECKING:
-    from kedge.cli.joining.certificates import ComponentIdentity
+    from kedge.cli.membership.certificates import ComponentIdentity
 
 
 @click.command()
@@ -94,7 +94,7 @@ def agent(
         await leave_node(state, driver)
 
     def identity() -> ComponentIdentity:
-        from kedge.cli.joining.certificates import agent_identity
+        from kedge.cli.membership.certificates import agent_identity
 
         return agent_identity(name)
 

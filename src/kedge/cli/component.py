@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kedge.cli.event_loop import ASYNCIO, run_on
-from kedge.cli.joining.options import IdentitySource
 from kedge.cli.listen_address import parse_listen
+from kedge.cli.membership.options import IdentitySource
 from kedge.cli.state_folder import DECISIONS, command_errors, folder_lock
 from kedge.cli.up import default_state
 from kedge.client.http import FailoverTransport, read_kubeconfig, with_servers
@@ -22,7 +22,7 @@ from kedge.errors import Terminal, Unavailable
 from kedge.limits import Limits
 
 if TYPE_CHECKING:
-    from kedge.cli.joining.certificates import ComponentIdentity
+    from kedge.cli.membership.certificates import ComponentIdentity
 
 
 STATE_OPTION = click.option(

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from kedge.api.access import CONTROLLERS
-from kedge.api.kinds import Registry
 from kedge.api.requests import OpenWatch, Reply, Request, WatchEvent
 from kedge.api.views import PolicyRule
 from kedge.cli.kept_decisions import idle_runtime
-from kedge.client.contract import Transport
+from kedge.client.contract import Transport, WrappedTransport
 from kedge.controllers import all_controllers
 from kedge.env import system_env
 from kedge.runtime import ControllerSpec, WriteRight
@@ -61,24 +60,12 @@ def rules_of_writes(rights: Iterable[WriteRight]) -> tuple[PolicyRule, ...]:
     return tuple(rule(tuple(found), group, resource) for (group, resource), found in verbs.items())
 
 
-class ControllerIdentities:
+class ControllerIdentities(WrappedTransport):
     """Implements `client.contract.Transport`: a write of a controller's decision is sent as the controller's user."""
 
     def __init__(self, transport: Transport, users: Mapping[str, str] | None = None) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self._users = controller_users() if users is None else users
-
-    @property
-    def kinds(self) -> Registry:
-        return self._transport.kinds
-
-    @property
-    def repeats_safely(self) -> bool:
-        return self._transport.repeats_safely
-
-    @property
-    def one_history(self) -> bool:
-        return self._transport.one_history
 
     def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]:
         if not request.reads:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kedge.sim.incident.around import AroundReport
+    from kedge.sim.incident.fault_search import AroundReport
 
 
 @click.command(name="test")
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 def incident_test(file: Path, bad: str, without: str, out: Path) -> None:
     """Write a scenario and a pytest test of the incident in FILE: they fail on this build for the recorded reason, and
-    pass once it is mended. The reason is a broken invariant or expectation, or the state that --bad names.
+    pass once it is fixed. The reason is a broken invariant or expectation, or the state that --bad names.
     """
     from kedge.cli.named_targets import known_targets
     from kedge.errors import KedgeError
@@ -59,7 +59,7 @@ def hunt_recording(
     Raises:
         KedgeError: the file cannot be used, or --bad is no condition.
     """
-    from kedge.sim.incident.around import hunt_around
+    from kedge.sim.incident.fault_search import hunt_around
     from kedge.sim.incident.regression import with_bad
     from kedge.sim.incident.rerun import load_program, nearest
 
@@ -88,7 +88,7 @@ def report_lines(report: AroundReport) -> list[str]:
         ]
     for each in report.misses:
         lines += [
-            f"near miss at distance {each.neighbour.distance:.1f}: {each.rule}: {each.message}",
+            f"failure at distance {each.neighbour.distance:.1f}: {each.rule}: {each.message}",
             f"  with {each.neighbour.text}",
             *(f"  it {condition}" for condition in each.conditions),
         ]

@@ -30,11 +30,11 @@ from kedge.cli.debug_pages import add_debug_pages
 from kedge.cli.encryption_keys import make_cipher, start_cipher
 from kedge.cli.incidents.history import IncidentHistory
 from kedge.cli.incidents.servers import OwnIncidents
-from kedge.cli.joining.serving_certificate import ServingCertificate
 from kedge.cli.live_faults.fault_socket import FaultSocket
 from kedge.cli.live_faults.links import CONTROL_PLANE, FaultLink
 from kedge.cli.live_page import LivePage
 from kedge.cli.live_records import PlaneRecords
+from kedge.cli.membership.serving_certificate import ServingCertificate
 from kedge.cli.server import ServerIdentity, client_host, ensure_identity, start_https, url_of
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, INCIDENTS, folder_lock
 from kedge.cli.store_options import StoreChoice

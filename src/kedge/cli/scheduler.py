@@ -11,16 +11,16 @@ import click
 from kedge.cli.component import STATE_OPTION, own_log_folder, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION
-from kedge.cli.joining.options import IdentitySource, identity_options
 from kedge.cli.listen_address import METRICS_OPTION
 from kedge.cli.log_options import log_options
+from kedge.cli.membership.options import IdentitySource, identity_options
 from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 from kedge.client.http import FailoverTransport
 from kedge.env import Env
 from kedge.limits import Limits
 
 if TYPE_CHECKING:
-    from kedge.cli.joining.certificates import ComponentIdentity
+    from kedge.cli.membership.certificates import ComponentIdentity
 
 
 @click.command()
@@ -64,7 +64,7 @@ def scheduler(
                 await run_until(plane, stop)
 
     def identity() -> ComponentIdentity:
-        from kedge.cli.joining.certificates import SCHEDULER
+        from kedge.cli.membership.certificates import SCHEDULER
 
         return SCHEDULER
 

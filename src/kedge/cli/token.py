@@ -66,8 +66,8 @@ def _create_for_joining(kubeconfig: tuple[Path, ...], component: str, valid_s: f
     from kedge.api.access import joining_group
     from kedge.api.bootstrap_tokens import bootstrap_secret
     from kedge.api.wellknown import SECRET_KIND, SYSTEM_NAMESPACE
-    from kedge.cli.joining.join_token import JoinToken, new_bootstrap_token
     from kedge.cli.local import authorities_of
+    from kedge.cli.membership.join_token import JoinToken, new_bootstrap_token
     from kedge.client.http import read_kubeconfig
     from kedge.server.http.certificates import key_fingerprint
 

@@ -42,7 +42,7 @@ def set_defaults(pod: dict[str, Any], limit_range: LimitRangeView) -> bool:
 
 
 def _map(value: Any) -> dict[str, Any]:
-    """A part of a pod that policies may still mend: one that is malformed counts as absent."""
+    """A part of a pod that policies may still correct: one that is malformed counts as absent."""
     return value if isinstance(value, dict) else {}
 
 

@@ -131,7 +131,7 @@ class PodDemand(msgspec.Struct, frozen=True, gc=False):
 
 _ASKS_MAX = 128
 _ASK_PARTS_MAX = 256
-"""Specs with more containers, volumes and variables are not kept: what is kept is then hardly larger than as stored."""
+"""Specs with more containers, volumes and variables are not kept: those kept are hardly larger than as stored."""
 _asks: dict[int, tuple[PodSpec, PodDemand]] = {}
 """By the id of a spec, which is kept here so that its id is not reused. Recent replicas share their spec."""
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.request_access import right_of
 from kedge.api.requests import Request
 from kedge.errors import Forbidden, check
 from kedge.keys import Key
@@ -65,7 +64,7 @@ def check_right(request: Request[Any], rights: frozenset[tuple[str, str, str]], 
     """Raise `Forbidden` if a write is not among the declared ones: its role would not allow it either."""
     if request.reads:
         return
-    kind, (verb, part) = request.target.kind, right_of(request)
+    kind, verb, part = request.target.kind, request.verb, request.subresource
     if (verb, kind, part) not in rights and (verb, "*", part) not in rights:
         place = f"{kind}/{part}" if part else kind
         raise Forbidden(

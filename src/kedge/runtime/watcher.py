@@ -237,7 +237,7 @@ class Watcher:
         breaker, spread_s = self._client.breaker, self._env.limits.breaker_open_s
         held_s = breaker.held_s()
         while True:
-            await asyncio.sleep(held_s + spread_s * self._env.random.random())
+            await asyncio.sleep(held_s + jittered(spread_s, self._env.random, (0.0, 1.0)))
             held_s = breaker.held_s()
             if not held_s:
                 return

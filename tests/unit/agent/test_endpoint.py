@@ -25,7 +25,7 @@ from kedge.agent.process.endpoint import AgentEndpoint, EndpointAddress
 from kedge.api.kinds import KINDS
 from kedge.api.requests import Create
 from kedge.api.wellknown import API_SERVERS_GROUP
-from kedge.cli.joining.certificates import agent_identity, certificate_request
+from kedge.cli.membership.certificates import agent_identity, certificate_request
 from kedge.env import Env, system_env
 from kedge.limits import Limits
 from kedge.server.http.agents import AgentDialer, AgentUnreachable, agent_client_context

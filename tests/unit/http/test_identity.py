@@ -23,7 +23,7 @@ from kedge.api.wellknown import SECRET_KIND, SYSTEM_NAMESPACE
 from kedge.env import system_env
 from kedge.limits import Limits
 from kedge.server.http.certificates import Authority, Certificate
-from kedge.server.http.connection import Connections
+from kedge.server.http.connections import Connections
 from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore

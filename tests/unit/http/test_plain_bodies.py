@@ -18,7 +18,7 @@ from kedge.server.http.bodies import unknown_fields
 from kedge.server.http.create_warnings import create_warnings
 from kedge.server.http.duplicates import duplicates_in_json
 from kedge.server.http.exchange import HttpRequest
-from kedge.server.http.plain_bodies import plain_body
+from kedge.server.http.fast.plain_bodies import plain_body
 
 POD = KINDS.of_key_kind("Pod")
 PODS = "/api/v1/namespaces/default/pods"

@@ -77,7 +77,7 @@ def status_inputs_of(step: PodSight) -> StatusInputs:
 
 
 def shown_plan(plan: PodPlan) -> dict[str, Any]:
-    """A plan as plain data, alike before and after it was in a file; what is empty is left out."""
+    """A plan as plain data, alike before and after it was in a file; empty fields are left out."""
     shown: dict[str, Any] = {
         "start": [[each.container.name, each.attempt] for each in plan.start],
         "stop": [

@@ -12,9 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from kedge.api.kinds import Registry
 from kedge.api.requests import OpenWatch, Reply, Request, WatchEvent
-from kedge.client.contract import Transport
+from kedge.client.contract import Transport, WrappedTransport
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import Key
 
@@ -59,27 +58,15 @@ class LinkLostReply(msgspec.Struct, tag="lost reply"):
 LinkFault = LinkCut | LinkStall | LinkDelay | LinkLateWatch | LinkLostReply
 
 
-class FaultLink:
+class FaultLink(WrappedTransport):
     """The link of one component. Implements `client.contract.Transport`."""
 
     def __init__(self, name: str, transport: Transport) -> None:
+        super().__init__(transport)
         self.name = name
         self.faults: list[LinkFault] = []
-        self._transport = transport
         self._streams: set[_LinkStream] = set()
         self._changed = asyncio.Event()
-
-    @property
-    def kinds(self) -> Registry:
-        return self._transport.kinds
-
-    @property
-    def repeats_safely(self) -> bool:
-        return self._transport.repeats_safely
-
-    @property
-    def one_history(self) -> bool:
-        return self._transport.one_history
 
     def add(self, fault: LinkFault) -> None:
         self.faults.append(fault)

@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from kedge.api.wellknown import CHANGE_CAUSE, DEPLOYMENT_REVISION, RESTARTED_AT
+from kedge.api.wellknown import CHANGE_CAUSE, DEPLOYMENT_REVISION, RESTARTED_AT, TEMPLATE_HASH_LABEL
 from kedge.cli.resources.catalog import ResourceType
 from kedge.cli.resources.output import as_yaml, format_rows
 from kedge.cli.resources.session import IncompleteCommand, Session, references
 from kedge.errors import NotFound, Terminal
 
-TEMPLATE_HASH = "pod-template-hash"
 POLL_S = 0.2
 
 
@@ -178,7 +177,7 @@ def _chosen(revisions: Mapping[int, dict[str, Any]], revision: int, name: str) -
 def _without_hash(template: Mapping[str, Any]) -> dict[str, Any]:
     metadata = dict(template.get("metadata") or {})
     metadata["labels"] = {
-        name: value for name, value in (metadata.get("labels") or {}).items() if name != TEMPLATE_HASH
+        name: value for name, value in (metadata.get("labels") or {}).items() if name != TEMPLATE_HASH_LABEL
     }
     metadata.pop("creationTimestamp", None)
     return {**template, "metadata": metadata}

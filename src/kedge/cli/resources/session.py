@@ -1,4 +1,4 @@
-"""One command's conversation with one server: which server, as which user, in which namespace; errors as sentences.
+"""One command's session with one server: which server, as which user, in which namespace; errors as sentences.
 
 The server comes from `--kubeconfig`, `--state`, `KUBECONFIG`, the local cluster's state folder or `~/.kube/config`: the
 first of these that is there.

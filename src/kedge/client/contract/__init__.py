@@ -2,6 +2,6 @@
 
 from kedge.client.contract.breaker import Breaker, BreakerState
 from kedge.client.contract.client import Client
-from kedge.client.contract.transport import Transport
+from kedge.client.contract.transport import Transport, WrappedTransport
 
-__all__ = ["Breaker", "BreakerState", "Client", "Transport"]
+__all__ = ["Breaker", "BreakerState", "Client", "Transport", "WrappedTransport"]

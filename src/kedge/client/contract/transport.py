@@ -30,3 +30,22 @@ class Transport(Protocol):
     def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]: ...
 
     def open_watch(self, request: OpenWatch) -> Coroutine[Any, Any, AsyncGenerator[WatchEvent, None]]: ...
+
+
+class WrappedTransport:
+    """The part of a transport around another one that is the same in all: the other one's properties."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @property
+    def kinds(self) -> Registry:
+        return self._transport.kinds
+
+    @property
+    def repeats_safely(self) -> bool:
+        return self._transport.repeats_safely
+
+    @property
+    def one_history(self) -> bool:
+        return self._transport.one_history

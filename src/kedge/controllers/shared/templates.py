@@ -25,12 +25,12 @@ from kedge.api.wellknown import (
     MAX_REPLICAS,
     PODS_IN,
     TEMPLATE_DIGEST,
+    TEMPLATE_HASH_LABEL,
     UPDATED_IN,
     UPDATED_MAX,
 )
 from kedge.controllers.shared.kinds import DEPLOYMENT
 
-HASH_LABEL = "pod-template-hash"
 _NOT_COPIED = frozenset(
     {
         DEPLOYMENT_REVISION,
@@ -101,7 +101,9 @@ def find_current(sets: Sequence[Object], template: Mapping[str, Any], digest: st
 
 def _without_hash(template: Mapping[str, Any]) -> dict[str, Any]:
     metadata = dict(template.get("metadata") or {})
-    metadata["labels"] = {name: value for name, value in (metadata.get("labels") or {}).items() if name != HASH_LABEL}
+    metadata["labels"] = {
+        name: value for name, value in (metadata.get("labels") or {}).items() if name != TEMPLATE_HASH_LABEL
+    }
     without: dict[str, Any] = without_zeros({**template, "metadata": metadata})
     return without
 
@@ -159,9 +161,9 @@ def replica_set_body(
     """The ReplicaSet of a template, as JSON."""
     view = deployment.as_view(DeploymentView)
     metadata = dict(template.get("metadata") or {})
-    labels = {**(metadata.get("labels") or {}), HASH_LABEL: suffix}
+    labels = {**(metadata.get("labels") or {}), TEMPLATE_HASH_LABEL: suffix}
     selector = dict(deployment.edit()["spec"]["selector"])
-    selector["matchLabels"] = {**(selector.get("matchLabels") or {}), HASH_LABEL: suffix}
+    selector["matchLabels"] = {**(selector.get("matchLabels") or {}), TEMPLATE_HASH_LABEL: suffix}
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",

@@ -15,7 +15,6 @@ from kedge.api.access import AUTHENTICATED, Attributes, Caller
 from kedge.api.audit import AuditFacts, audit_facts
 from kedge.api.kinds import Registry
 from kedge.api.objects import Object
-from kedge.api.request_access import right_of
 from kedge.api.requests import OpenWatch, Request, Written
 from kedge.api.wellknown import (
     AUDIT_API_VERSION,
@@ -138,7 +137,7 @@ class Auditor:
         """The call of a component in this process, which is about to be carried out."""
         target, origin = request.target, request.options.origin
         kind = kinds.of_key_kind(target.kind)
-        verb, part = right_of(request)
+        verb, part = request.verb, request.subresource
         env = self._env
         return AuditedCall(
             received=env.now(),
@@ -249,7 +248,7 @@ class Auditor:
 
 def done_code(request: Request[Any]) -> int:
     """The code of a request in this process that was done, as its HTTP reply would have it."""
-    return _CREATED if right_of(request)[0] == "create" else _OK
+    return _CREATED if request.verb == "create" else _OK
 
 
 def _outcome(call: AuditedCall) -> str:

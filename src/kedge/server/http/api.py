@@ -27,6 +27,7 @@ from kedge.server.http.backups import BACKUP_PATH, serve_backup
 from kedge.server.http.batches import serve_batch
 from kedge.server.http.discovery import Discovery
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.fast.plain_gets import PlainGet
 from kedge.server.http.flow import FlowControl
 from kedge.server.http.incidents import INCIDENTS_PREFIX, serve_incidents
 from kedge.server.http.negotiation import wants_aggregated_discovery
@@ -34,7 +35,6 @@ from kedge.server.http.openapi import OpenApi
 from kedge.server.http.origins import ORIGINS_PREFIX, serve_origin
 from kedge.server.http.page_hook import LINK_PATH, PAGE_PREFIX, MountedPage, answer_link
 from kedge.server.http.parameters import parse_query
-from kedge.server.http.plain_gets import PlainGet
 from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
 from kedge.server.http.request_audit import begin_audit

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kedge.env import Env
 from kedge.errors import Unavailable
 from kedge.metrics import Metrics
-from kedge.server.http.connection import Connections
+from kedge.server.http.connections import Connections
 from kedge.server.http.exchange import Handler
 
 

@@ -63,11 +63,11 @@ from kedge.server.http.bodies import duplicate_fields, patch_type_of, read_objec
 from kedge.server.http.create_warnings import create_warnings, has_warnings
 from kedge.server.http.discovery import verbs_of
 from kedge.server.http.exchange import Exchange, HttpRequest
+from kedge.server.http.fast.plain_bodies import plain_body
+from kedge.server.http.fast.plain_gets import PlainGet, remembered_plain_gets
 from kedge.server.http.flow import WatchCounts
 from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.negotiation import ReplyForm, reply_form
-from kedge.server.http.plain_bodies import plain_body
-from kedge.server.http.plain_gets import PlainGet, remembered_plain_gets
 from kedge.server.http.replies import GZIP_BYTES_MIN, Replier
 from kedge.server.http.routes import ResourcePath, attributes_of, verb_of
 from kedge.server.http.streams import WatchFeed, WatchWriter

@@ -1,7 +1,7 @@
 """Reviews: kinds that are answered and never stored. A caller asks for identities and permissions.
 
-`kubectl auth whoami` and `kubectl auth can-i` send them. About itself every authenticated caller may ask by default;
-about others and their tokens, callers that a role allows it.
+`kubectl auth whoami` and `kubectl auth can-i` send them. By default every authenticated caller may ask about
+itself. Questions about others and their tokens need a role.
 """
 
 from __future__ import annotations

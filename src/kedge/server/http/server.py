@@ -15,7 +15,7 @@ from kedge.server.audit import Auditor
 from kedge.server.http.access import Authenticator
 from kedge.server.http.agents import AgentDialer
 from kedge.server.http.api import ApiHandler
-from kedge.server.http.connection import Connections
+from kedge.server.http.connections import Connections
 from kedge.server.http.tls_listener import TlsListener
 from kedge.server.service import Service
 

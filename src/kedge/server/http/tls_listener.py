@@ -11,7 +11,7 @@ import ssl
 from contextlib import suppress
 
 from kedge.env import Env
-from kedge.server.http.connection import Connections
+from kedge.server.http.connections import Connections
 from kedge.server.http.peers import address_of
 from kedge.tasks import gather_ended
 

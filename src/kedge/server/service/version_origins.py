@@ -1,6 +1,6 @@
 """The origin of a version: (object, revision) to the decision, the caller and the operation that wrote it.
 
-A read of the store's history and nothing else: what is compacted is gone. `server.http.origins` serves it.
+A read of the store's history and nothing else: compacted versions are gone. `server.http.origins` serves it.
 """
 
 from __future__ import annotations

@@ -192,9 +192,7 @@ class Cluster:
         return Client(self.transport(host, server=server), host.env(limits=limits), component=host.name)
 
     def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
-        made = RemoteTransport(host.remote(self.servers[server], API))
-        made.on_follow = partial(self._followed, host.name)
-        return made
+        return RemoteTransport(host.remote(self.servers[server], API), on_follow=partial(self._followed, host.name))
 
     def observe_follows(self, observer: Callable[[str, List | OpenWatch], None]) -> None:
         """Call `observer` with the host and the request whenever a client lists a kind, or opens a watch of it."""

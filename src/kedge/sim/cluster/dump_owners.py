@@ -11,10 +11,9 @@ from typing import Any
 
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, OwnerReference, PodView
-from kedge.api.wellknown import DEPLOYMENT_REVISION
+from kedge.api.wellknown import DEPLOYMENT_REVISION, TEMPLATE_HASH_LABEL
 from kedge.controllers.shared.pods import is_ready
 
-HASH_LABEL = "pod-template-hash"
 Body = Mapping[str, Any]
 
 
@@ -115,7 +114,7 @@ def _made(
 
 
 def _hash(labels: Mapping[str, str]) -> dict[str, str]:
-    return {HASH_LABEL: labels[HASH_LABEL]} if HASH_LABEL in labels else {}
+    return {TEMPLATE_HASH_LABEL: labels[TEMPLATE_HASH_LABEL]} if TEMPLATE_HASH_LABEL in labels else {}
 
 
 def _hashed(template: Body, labels: Mapping[str, str]) -> dict[str, Any]:

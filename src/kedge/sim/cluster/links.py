@@ -290,13 +290,15 @@ class RemoteTransport:
     repeats_safely = True
     one_history = True
 
-    def __init__(self, remote: Any, kinds: Registry = KINDS) -> None:
+    def __init__(
+        self, remote: Any, kinds: Registry = KINDS, *, on_follow: Callable[[List | OpenWatch], None] = lambda _: None
+    ) -> None:
+        """`on_follow` is called with every request that reads a whole kind."""
         self._remote = remote
         self.kinds = kinds
+        self._on_follow = on_follow
         self.caller = ""
         """The user beside every version that is written through it; empty for none."""
-        self.on_follow: Callable[[List | OpenWatch], None] = lambda _: None
-        """Called with every request that reads a whole kind."""
 
     async def send(self, request: Request[Reply]) -> Reply:
         if self.caller:
@@ -305,10 +307,10 @@ class RemoteTransport:
         if not request.reads:
             return await call  # type: ignore[no-any-return]
         if isinstance(request, List):
-            self.on_follow(request)
+            self._on_follow(request)
         reply: Reply = await _read(call)
         return reply
 
     async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
-        self.on_follow(request)
+        self._on_follow(request)
         return RemoteEvents(await _read(self._remote.call(request.label, request)))  # type: ignore[return-value]

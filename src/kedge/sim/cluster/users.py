@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, PatchType
-from kedge.api.wellknown import DEPLOYMENT_REVISION, NODE_KIND, REPLICA_SET_KIND
+from kedge.api.wellknown import DEPLOYMENT_REVISION, NODE_KIND, REPLICA_SET_KIND, TEMPLATE_HASH_LABEL
 from kedge.client.contract import Client
 from kedge.errors import AlreadyExists, Conflict, Lagged, NotFound, OutcomeUnknown, TooManyRequests, Unavailable
 from kedge.keys import Key
@@ -88,7 +88,7 @@ class ApiUser:
                 if len(by_age) < 2:
                     return None
                 template = by_age[-2].edit()["spec"]["template"]
-                template["metadata"].get("labels", {}).pop("pod-template-hash", None)
+                template["metadata"].get("labels", {}).pop(TEMPLATE_HASH_LABEL, None)
                 chosen.append(template)
             # Replaced, not merged: fields that only the newer template has must go.
             change = [{"op": "replace", "path": "/spec/template", "value": chosen[0]}]

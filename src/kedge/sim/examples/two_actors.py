@@ -1,4 +1,4 @@
-"""A small world for an exhaustive search: one ReplicaSet, and two controllers that both believe to lead.
+"""A small world for an exhaustive search: one ReplicaSet, and two controllers that both act as leader.
 
 `careful` names a pod by its slot, so the second create collides; `careless` counts the pods in its cache. A random hunt
 may miss the one order that hurts; `kedge hunt --exhaustive` runs them all.

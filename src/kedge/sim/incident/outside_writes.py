@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kedge.api.objects import Object
 from kedge.api.wellknown import (
+    DEFAULT_ACCOUNT,
     EVENT_KIND,
     LAST_APPLIED,
     LEASE_KIND,
@@ -107,7 +108,9 @@ def _steps_of(
 
 def _is_own(found: Object) -> bool:
     """Whether only components write it: the server itself makes the default account of a namespace."""
-    return found.key.kind in _OWN_KINDS or (found.key.kind == SERVICE_ACCOUNT_KIND and found.key.name == "default")
+    return found.key.kind in _OWN_KINDS or (
+        found.key.kind == SERVICE_ACCOUNT_KIND and found.key.name == DEFAULT_ACCOUNT
+    )
 
 
 def _forced(found: Object) -> Any:

@@ -21,7 +21,7 @@ from kedge.sim.scenario.runner import run_scenario
 _TEST = '''\
 """{title}
 
-The scenario beside this file is the incident: edit it like any other. The test passes once the cause is mended.
+The scenario beside this file is the incident: edit it like any other. The test passes once the cause is fixed.
 """
 
 from pathlib import Path

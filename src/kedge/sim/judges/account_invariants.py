@@ -1,7 +1,7 @@
 """Commit invariants of accounts: each record, count and claim is recomputed from the objects that it is about.
 
 Nothing is read from the record itself but the number under audit, and requests are summed here, without the code that
-wrote the account. A plain sum of container requests is at most the real demand, so that it never accuses wrongly.
+wrote the account. A plain sum of container requests is at most the real demand, so there are no false positives.
 """
 
 from __future__ import annotations

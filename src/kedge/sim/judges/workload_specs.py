@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from kedge.api.objects import Object
-from kedge.api.wellknown import TEMPLATE_DIGEST
+from kedge.api.wellknown import TEMPLATE_DIGEST, TEMPLATE_HASH_LABEL
 from kedge.server.service import mutations_of
 
 
@@ -25,7 +25,7 @@ def surge_of(deployment: Object) -> int:
 def template_without_hash(found: Object) -> dict[str, Any]:
     """The pod template of a Deployment or of one of its ReplicaSets, comparable with each other's."""
     template = _plain_template(found)
-    template.get("metadata", {}).get("labels", {}).pop("pod-template-hash", None)
+    template.get("metadata", {}).get("labels", {}).pop(TEMPLATE_HASH_LABEL, None)
     return template
 
 

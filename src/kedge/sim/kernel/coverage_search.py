@@ -1,4 +1,4 @@
-"""Coverage-guided search: tapes that reach something new are mutated, and a bandit gives steps to what still finds.
+"""Coverage-guided search: tapes that reach something new are mutated, and a bandit shares out the steps.
 
 An arm is a strategy in a world, or the mutation of that world's corpus. `run_coverage` has the features of a run,
 `corpus` the tapes, `tape_edits` the mutations, `bandit` the shares. Equal seeds make equal searches with any number of

@@ -182,11 +182,13 @@ class Deliveries:
 class OrderedLoop(SimLoop):
     """A loop that delivers messages whenever every host waits, and moves the clock only when none is under way."""
 
-    deliveries: Deliveries
+    def __init__(self, deliveries: Deliveries, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._deliveries = deliveries
 
     def _next_timers(self) -> bool:
         while not self._ready and not self._stopping:
-            delivery = self.deliveries.take_next(timers=bool(self._moments))
+            delivery = self._deliveries.take_next(timers=bool(self._moments))
             if delivery is None:
                 return super()._next_timers()
             self._run_as_world(self._world_strand, delivery.arrive, delivery.args)

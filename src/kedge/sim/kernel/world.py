@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kedge.errors import check
@@ -78,7 +79,7 @@ class SimWorld:
         """Collects the features of the run, in a search for new ones."""
         self.deliveries = None if orders is None else Deliveries(self, orders)
         """Messages under way, if their order is chosen. None: each has a latency, and the loop its timer."""
-        self.loop = (SimLoop if self.deliveries is None else OrderedLoop)(
+        self.loop = (SimLoop if self.deliveries is None else partial(OrderedLoop, self.deliveries))(
             self.trace,
             self.choices.schedule,
             chooser=chooser,
@@ -88,8 +89,6 @@ class SimWorld:
             host_clock=self.host_clock,
             strand_names={} if name_strands else None,
         )
-        if isinstance(self.loop, OrderedLoop) and self.deliveries is not None:
-            self.loop.deliveries = self.deliveries
         self.context = self.loop.world_context
 
     def _stop(self) -> None:

@@ -48,13 +48,13 @@ class _Handover:
 
     __slots__ = ("begun", "call", "done", "ended")
 
-    def __init__(self) -> None:
+    def __init__(self, ended: weakref.WeakMethod[Callable[[DiskCall], None]]) -> None:
         self.begun = threading.Lock()  # released by the loop for each call
         self.done = threading.Lock()  # released by the thread after each call
         self.begun.acquire()
         self.done.acquire()
         self.call: DiskCall | None = None
-        self.ended: weakref.WeakMethod[Callable[[DiskCall], None]] | None = None
+        self.ended = ended
 
     def serve(self) -> None:
         while True:
@@ -66,7 +66,7 @@ class _Handover:
                 call.result = call.work()
             except BaseException as error:  # noqa: BLE001  it is raised where the loop takes the result
                 call.error = error
-            ended = self.ended() if self.ended is not None else None
+            ended = self.ended()
             # In this order: the loop marks the call as late, then looks at `done` once more.
             self.done.release()
             if ended is not None:
@@ -84,8 +84,7 @@ class DiskThread:
     def __init__(self, env: Env, name: str) -> None:
         self._limits = env.limits
         self._name = name
-        self._handover = _Handover()
-        self._handover.ended = weakref.WeakMethod(self._late_call_ended)
+        self._handover = _Handover(weakref.WeakMethod(self._late_call_ended))
         self._current: DiskCall | None = None
         self._waiting: list[Callable[[], None]] = []  # until no call is under way; bounded by the store's own tasks
         self._stop: Callable[[], object] | None = None

@@ -57,7 +57,7 @@ export class BeliefPanel {
       differing.map((each) => this.#cache(each, belief, true)),
       since.length ? details("since",
         el("summary", {}, `${count(since.length, "cache lacked", "caches lacked")} writes at the last known moment, or had writes to come`),
-        el("p", { class: "muted" }, "These may have arrived by now: the records do not tell when."),
+        el("p", { class: "muted" }, "These may have arrived by now: the records do not have the time."),
         since.map((each) => this.#cache(each, belief, false))) : null,
       beats.length ? details("beats", el("summary", {}, "heartbeats: renewed all the time, so some are always on the way"), beats.map((each) => this.#cache(each, belief, false))) : null,
       rest.length ? details("rest",

@@ -67,7 +67,7 @@ export function stamp(context, shape, x, y, r, colour) {
   context.drawImage(found.canvas, Math.round(x - found.size / 2), Math.round(y - found.size / 2), found.size, found.size);
 }
 
-/** One symbol around a point: the shape tells the outcome without its colour. */
+/** One symbol around a point: the shape shows the outcome without its colour. */
 export function glyph(context, shape, x, y, r, colour) {
   context.fillStyle = context.strokeStyle = colour;
   context.lineWidth = 1.6;

@@ -1,6 +1,6 @@
 """TLS of an agent's endpoint: its serving certificate, which is renewed while it listens, and the check of its callers.
 
-`cli.joining.serving_certificate` requests the certificate from the cluster's authority. Without one no handshake
+`cli.membership.serving_certificate` requests the certificate from the cluster's authority. Without one no handshake
 succeeds.
 """
 

@@ -13,7 +13,7 @@ EXISTENCE: Final = "existence"
 _NAMED_BY: Final = ("type", "name", "uid")
 """The member that identifies an element of a list, such as a condition."""
 _FOLLOWS: Final = frozenset({"observedGeneration", "generation", "resourceVersion"})
-"""Leaves that follow other fields: a change of them alone is no dispute."""
+"""Leaves that follow other fields: a change of them alone is no conflict."""
 
 
 def touches(touched: str, written: str) -> bool:

@@ -107,8 +107,8 @@ class Authorizer:
         """Raise `Forbidden` with the sentence of Kubernetes.
 
         Raises:
-            NotFound: an agent reads a pod of another node. It may have had a pod of this name itself, and learns so
-                that its own is gone.
+            NotFound: an agent reads a pod of another node. It may have had a pod of this name; the error shows
+                that this pod is gone.
         """
         if await self.allows(caller, wanted):
             return

@@ -41,7 +41,7 @@ _LOST_VERBS: Final = {"bind": "bind", "reserve": "reserve", "ensure": "create", 
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class NearbyFaults:
     """One further fault, or several."""
 
     steps: tuple[Mapping[str, Any], ...]
@@ -82,7 +82,7 @@ def _text(step: Mapping[str, Any]) -> str:
     return f"{verb} ({shown}) at {step['at']}"
 
 
-def neighbours(program: IncidentProgram) -> list[Neighbour]:
+def neighbours(program: IncidentProgram) -> list[NearbyFaults]:
     """Single faults, and two together that strike one component at one time, nearest first."""
     written = [each for each in program.recording.decisions if _writes(each) and each.began >= program.begin]
     failures = [*_lost_replies(program, written), *_ended_leaders(program, written)]
@@ -95,7 +95,7 @@ def neighbours(program: IncidentProgram) -> list[Neighbour]:
     return sorted(found, key=lambda each: each.distance)
 
 
-def search_order(program: IncidentProgram) -> list[Neighbour]:
+def search_order(program: IncidentProgram) -> list[NearbyFaults]:
     """Every neighbour in the order of a search.
 
     Sorts of faults take turns, so that a search that ends early has tried each; a farther sort begins some turns later.
@@ -120,19 +120,19 @@ def search_order(program: IncidentProgram) -> list[Neighbour]:
     return [*wide, *(each for each in neighbours(program) if each.text not in tried)]
 
 
-def _lasts_s(neighbour: Neighbour) -> float:
+def _lasts_s(neighbour: NearbyFaults) -> float:
     return max(seconds_of(value["lasting"]) for step in neighbour.steps for name, value in step.items() if name != "at")
 
 
-def _nodes_in_turn(gone: Sequence[Neighbour]) -> list[Neighbour]:
+def _nodes_in_turn(gone: Sequence[NearbyFaults]) -> list[NearbyFaults]:
     """Nodes that are gone, each node once before a second moment of any."""
-    by_node: dict[str, list[Neighbour]] = defaultdict(list)
+    by_node: dict[str, list[NearbyFaults]] = defaultdict(list)
     for each in gone:
         by_node[next(value["node"] for name, value in each.steps[0].items() if name != "at")].append(each)
     return [each for turn in zip_longest(*by_node.values()) for each in turn if each is not None]
 
 
-def _wide_links(program: IncidentProgram) -> Iterator[Neighbour]:
+def _wide_links(program: IncidentProgram) -> Iterator[NearbyFaults]:
     """All watches of a component that have events, late together for the longest time. Every moment at which a single
     watch would be late is in the first half of such a time."""
     late_s = DELAYS_S[-1]
@@ -144,7 +144,7 @@ def _wide_links(program: IncidentProgram) -> Iterator[Neighbour]:
                 for kind, found in sorted(moments.items())
                 if any(0.0 <= (at - moment).total_seconds() <= late_s for at in found)
             ]
-            yield Neighbour(tuple(_late_step(program, moment, kind, late_s, component) for kind in kinds), component)
+            yield NearbyFaults(tuple(_late_step(program, moment, kind, late_s, component) for kind in kinds), component)
 
 
 def moments_of_kind(program: IncidentProgram, kind: str) -> list[float]:
@@ -158,7 +158,7 @@ def moments_of_kind(program: IncidentProgram, kind: str) -> list[float]:
     return sorted(set(times))
 
 
-def _pairs(failures: Sequence[Neighbour], late: Sequence[Neighbour]) -> Iterator[Neighbour]:
+def _pairs(failures: Sequence[NearbyFaults], late: Sequence[NearbyFaults]) -> Iterator[NearbyFaults]:
     """A late link together with a lost reply or the end of a leader: a bad network often causes both."""
     for one in failures:
         at_s = seconds_of(one.steps[0]["at"])
@@ -166,7 +166,7 @@ def _pairs(failures: Sequence[Neighbour], late: Sequence[Neighbour]) -> Iterator
             since_s = seconds_of(other.steps[0]["at"])
             lasts_s = seconds_of(other.steps[0]["delay watch"]["by"])
             if one.component == other.component and since_s - TOGETHER_S <= at_s <= since_s + lasts_s:
-                yield Neighbour((*one.steps, *other.steps), one.component)
+                yield NearbyFaults((*one.steps, *other.steps), one.component)
 
 
 def _writes(decision: Decision) -> bool:
@@ -198,14 +198,14 @@ def _watched(program: IncidentProgram) -> Iterator[tuple[str, dict[str, list[dat
         yield component, _commits_of(program, kinds - {LEASE_KIND, EVENT_KIND})
 
 
-def _late_watches(program: IncidentProgram) -> Iterator[Neighbour]:
+def _late_watches(program: IncidentProgram) -> Iterator[NearbyFaults]:
     """One watch of one component, late from just before a commit."""
     for component, moments in _watched(program):
         for kind, times in sorted(moments.items()):
             for moment in _spread(_apart(times, APART_S)):
                 for late_s in DELAYS_S:
                     step = _late_step(program, moment, kind, late_s, component)
-                    yield Neighbour((step,), component)
+                    yield NearbyFaults((step,), component)
 
 
 def _late_step(program: IncidentProgram, at: datetime, kind: str, late_s: float, to: str) -> dict[str, Any]:
@@ -215,8 +215,8 @@ def _late_step(program: IncidentProgram, at: datetime, kind: str, late_s: float,
     }
 
 
-def _late_links(program: IncidentProgram) -> Iterator[Neighbour]:
-    """All watches of a component that have events, late together. `around` finds those that a failure needs."""
+def _late_links(program: IncidentProgram) -> Iterator[NearbyFaults]:
+    """All watches of a component that have events, late together. `fault_search` finds those that a failure needs."""
     for component, moments in _watched(program):
         times = sorted({at for found in moments.values() for at in found})
         for moment in _spread(_apart(times, APART_S)):
@@ -226,7 +226,7 @@ def _late_links(program: IncidentProgram) -> Iterator[Neighbour]:
                     for kind in sorted(moments)
                     if any(0.0 <= (at - moment).total_seconds() <= late_s for at in moments[kind])
                 ]
-                yield Neighbour(tuple(steps), component)
+                yield NearbyFaults(tuple(steps), component)
 
 
 def _commits_of(program: IncidentProgram, kinds: set[str]) -> dict[str, list[datetime]]:
@@ -252,9 +252,9 @@ def _component(decision: Decision) -> str:
     return decision.controller if decision.scheduling is not None else "manager"
 
 
-def _lost_replies(program: IncidentProgram, written: list[Decision]) -> Iterator[Neighbour]:
+def _lost_replies(program: IncidentProgram, written: list[Decision]) -> Iterator[NearbyFaults]:
     """The reply to some writes of each sort of each component: the first, the last, and one between."""
-    found: dict[tuple[str, str, str], dict[str, tuple[Neighbour, datetime]]] = defaultdict(dict)
+    found: dict[tuple[str, str, str], dict[str, tuple[NearbyFaults, datetime]]] = defaultdict(dict)
     for decision in written:
         if decision.pod_run is not None:
             continue
@@ -269,7 +269,7 @@ def _lost_replies(program: IncidentProgram, written: list[Decision]) -> Iterator
                 "timeout": _NO_ANSWER,
             }
             step = {"at": _at(program, decision.began), "lose reply": lost}
-            made = Neighbour((step,), _component(decision))
+            made = NearbyFaults((step,), _component(decision))
             sent = decision.began + timedelta(seconds=call.began_s)
             found[decision.controller, call.verb, call.key.kind].setdefault(made.text, (made, sent))
     for (_, _, kind), each in found.items():
@@ -278,7 +278,9 @@ def _lost_replies(program: IncidentProgram, written: list[Decision]) -> Iterator
             yield from _unseen_writes(program, made, kind, sent)
 
 
-def _unseen_writes(program: IncidentProgram, failure: Neighbour, kind: str, sent: datetime) -> Iterator[Neighbour]:
+def _unseen_writes(
+    program: IncidentProgram, failure: NearbyFaults, kind: str, sent: datetime
+) -> Iterator[NearbyFaults]:
     """A write whose writer fails, and whose watch is late: the component cannot see that it was committed.
 
     The watch is late from just after the request: earlier changes of the kind are no part of it.
@@ -286,10 +288,10 @@ def _unseen_writes(program: IncidentProgram, failure: Neighbour, kind: str, sent
     for late_s in DELAYS_S:
         late = {"of": kind.partition(".")[0], "by": duration(late_s), "to": failure.component}
         step = {"at": _at(program, sent, before_s=-_BEFORE_S), LATE: late}
-        yield Neighbour((*failure.steps, step), failure.component)
+        yield NearbyFaults((*failure.steps, step), failure.component)
 
 
-def _ended_leaders(program: IncidentProgram, written: list[Decision]) -> Iterator[Neighbour]:
+def _ended_leaders(program: IncidentProgram, written: list[Decision]) -> Iterator[NearbyFaults]:
     """The leader of each controller and scheduler ends, or loses its lease, in the middle of a write."""
     moments: dict[tuple[str, str], dict[datetime, Decision]] = defaultdict(dict)
     for decision in written:
@@ -299,14 +301,14 @@ def _ended_leaders(program: IncidentProgram, written: list[Decision]) -> Iterato
         for moment in _spread(_apart(sorted(decisions), APART_S)):
             at = _at(program, moment, before_s=-_BEFORE_S)
             for step in ({"depose leader": controller}, {"restart leader": {"of": controller, "down": _DOWN}}):
-                ended = Neighbour(({"at": at, **step},), component)
+                ended = NearbyFaults(({"at": at, **step},), component)
                 yield ended
                 for kind in sorted({call.key.kind for call in decisions[moment].calls if call.key is not None}):
                     if kind not in (LEASE_KIND, EVENT_KIND):
                         yield from _unseen_writes(program, ended, kind, moment)
 
 
-def _lost_nodes(program: IncidentProgram) -> Iterator[Neighbour]:
+def _lost_nodes(program: IncidentProgram) -> Iterator[NearbyFaults]:
     """Each node that started a process is cut off, or loses power, some time after its starts."""
     moments: dict[str, list[Any]] = defaultdict(list)
     for decision in program.recording.decisions:
@@ -317,4 +319,4 @@ def _lost_nodes(program: IncidentProgram) -> Iterator[Neighbour]:
             at = _at(program, moment, before_s=-1.0)
             for verb in _NODE_VERBS:
                 for lasting in _GONE:
-                    yield Neighbour(({"at": at, verb: {"node": node, "lasting": lasting}},))
+                    yield NearbyFaults(({"at": at, verb: {"node": node, "lasting": lasting}},))

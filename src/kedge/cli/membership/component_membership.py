@@ -13,9 +13,9 @@ from typing import Final
 
 from cryptography import x509
 
-from kedge.cli.joining.certificates import ComponentIdentity, KeptIdentity, request_certificate
-from kedge.cli.joining.first_contact import fetch_authority, token_address
-from kedge.cli.joining.join_token import JoinToken
+from kedge.cli.membership.certificates import ComponentIdentity, KeptIdentity, request_certificate
+from kedge.cli.membership.first_contact import fetch_authority, token_address
+from kedge.cli.membership.join_token import JoinToken
 from kedge.client.contract import Client, Transport
 from kedge.client.http import HttpTransport
 from kedge.env import Env

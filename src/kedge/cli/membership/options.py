@@ -15,8 +15,8 @@ from kedge.client.http.failover import parse_server
 from kedge.errors import Terminal
 
 if TYPE_CHECKING:
-    from kedge.cli.joining.certificates import ComponentIdentity
-    from kedge.cli.joining.membership import Membership
+    from kedge.cli.membership.certificates import ComponentIdentity
+    from kedge.cli.membership.component_membership import Membership
     from kedge.client.http import ServerAddress
     from kedge.env import Env
 
@@ -81,8 +81,8 @@ class IdentitySource:
         """The membership to ensure and renew; None for a component with a kubeconfig of its own."""
         if not self.join:
             return None
-        from kedge.cli.joining.join_token import parse_join_token
-        from kedge.cli.joining.membership import Membership
+        from kedge.cli.membership.component_membership import Membership
+        from kedge.cli.membership.join_token import parse_join_token
 
         token = parse_join_token(self.token) if self.token else None
         return Membership(self.join, token, self.files[0], identity, env, notify=notify)

@@ -15,9 +15,9 @@ from tests.kit.join_world import JoinWorld, join_world
 from tests.objects import NODE, asynchronous, node
 
 from kedge.cli.component import _follow
-from kedge.cli.joining.certificates import SCHEDULER, agent_identity
-from kedge.cli.joining.join_token import JoinToken, new_bootstrap_token, parse_join_token
-from kedge.cli.joining.membership import RENEWED_FROM, RENEWED_UNTIL
+from kedge.cli.membership.certificates import SCHEDULER, agent_identity
+from kedge.cli.membership.component_membership import RENEWED_FROM, RENEWED_UNTIL
+from kedge.cli.membership.join_token import JoinToken, new_bootstrap_token, parse_join_token
 from kedge.client.contract import Client
 from kedge.client.http import FailoverTransport, read_kubeconfig
 from kedge.errors import OperatingError, Terminal, Unauthorized, Unavailable

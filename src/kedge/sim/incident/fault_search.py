@@ -14,9 +14,9 @@ from typing import Final
 from kedge.kept import SUFFIX
 from kedge.sim.incident.conditions import CONDITION_RUNS_MAX, StepCondition, necessary_conditions
 from kedge.sim.incident.draft import ScenarioDraft
-from kedge.sim.incident.neighbours import Neighbour, search_order
+from kedge.sim.incident.nearby_faults import NearbyFaults, search_order
 from kedge.sim.incident.rerun import IncidentProgram, IncidentRun
-from kedge.sim.incident.smallest_neighbour import narrowed, with_least
+from kedge.sim.incident.smallest_fault import narrowed, with_least
 from kedge.sim.judges.invariants import COSTS, FRESHNESS
 
 RUNS_MAX: Final = 200
@@ -31,12 +31,12 @@ OnRun = Callable[[int, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class BadNeighbour:
+class NearbyFailure:
     """A rule that a neighbour of the recorded run breaks."""
 
     rule: str
     message: str
-    neighbour: Neighbour
+    neighbour: NearbyFaults
     """With the least delays with which it still breaks the rule."""
     conditions: tuple[StepCondition, ...]
     path: Path | None = None
@@ -52,7 +52,7 @@ class AroundReport:
     message: str
     conditions: list[StepCondition] = field(default_factory=list)
     """Faults and actions that the failure of the recorded run needs, and others that it does not."""
-    misses: list[BadNeighbour] = field(default_factory=list)
+    misses: list[NearbyFailure] = field(default_factory=list)
     runs: int = 0
     left: int = 0
     """Neighbours that were not tried."""
@@ -89,7 +89,7 @@ def hunt_around(
 
 def _search(
     program: IncidentProgram, budget: SearchBudget, report: AroundReport
-) -> tuple[Neighbour, IncidentRun] | None:
+) -> tuple[NearbyFaults, IncidentRun] | None:
     """The first neighbour whose run breaks a rule, and that run.
 
     A decision on an old view, or a costly one, may do no harm. Such a neighbour is returned only if no other does
@@ -98,7 +98,7 @@ def _search(
     order = search_order(program)
     short = _without_ending(program.draft)
     plans = [(short, SHORT_PART), (program.draft, 1.0)] if short.document != program.draft.document else [(short, 1.0)]
-    harmless: tuple[Neighbour, IncidentRun, IncidentProgram] | None = None
+    harmless: tuple[NearbyFaults, IncidentRun, IncidentProgram] | None = None
     runs_max = budget.left
     for draft, part in plans:
         budget.program = replace(budget.program, draft=draft)
@@ -127,18 +127,18 @@ def _without_ending(draft: ScenarioDraft) -> ScenarioDraft:
 
 
 def examine(
-    program: IncidentProgram, neighbour: Neighbour, run: IncidentRun, budget: SearchBudget, directory: Path | None
-) -> BadNeighbour:
+    program: IncidentProgram, neighbour: NearbyFaults, run: IncidentRun, budget: SearchBudget, directory: Path | None
+) -> NearbyFailure:
     """The least neighbour that still breaks the rule, its conditions, and its file."""
     needed = narrowed(program, neighbour, run.rule, budget)
     if needed.steps != neighbour.steps:
         run = budget.run(program.draft.beside(*needed.steps), needed.text)
     conditions = tuple(necessary_conditions(program.draft.beside(*needed.steps), run, budget))
     path = None if directory is None else _keep(program, needed, directory)
-    return BadNeighbour(run.rule, run.message, with_least(needed, conditions), conditions, path)
+    return NearbyFailure(run.rule, run.message, with_least(needed, conditions), conditions, path)
 
 
-def _keep(program: IncidentProgram, neighbour: Neighbour, directory: Path) -> Path:
+def _keep(program: IncidentProgram, neighbour: NearbyFaults, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     run = program.run(program.draft.beside(*neighbour.steps), keep=True)
     return run.keep(directory / f"{program.draft.name}-around{SUFFIX}")

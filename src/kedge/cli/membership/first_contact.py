@@ -12,7 +12,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from kedge.cli.joining.join_token import JoinToken
+from kedge.cli.membership.join_token import JoinToken
 from kedge.client.http import RestClient, ServerAddress
 from kedge.client.http.failover import parse_server
 from kedge.errors import OperatingError, Terminal, Unavailable

@@ -16,7 +16,7 @@ from tests.kit.process_nodes import driver_in
 from kedge.agent.process.endpoint import AgentEndpoint
 from kedge.api.access import NODES
 from kedge.api.wellknown import API_SERVERS_GROUP, NODE_KIND, SIGNING_REQUEST_KIND
-from kedge.cli.joining.serving_certificate import ServingCertificate
+from kedge.cli.membership.serving_certificate import ServingCertificate
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.limits import Limits

@@ -13,8 +13,8 @@ from typing import Final
 from kedge.api.views import NodeView
 from kedge.api.wellknown import AGENT_SERVING_SIGNER, NODE_KIND
 from kedge.backoff import jittered
-from kedge.cli.joining.certificates import agent_identity, renewal_of, request_certificate
-from kedge.cli.joining.membership import RENEWED_FROM, RENEWED_UNTIL
+from kedge.cli.membership.certificates import agent_identity, renewal_of, request_certificate
+from kedge.cli.membership.component_membership import RENEWED_FROM, RENEWED_UNTIL
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import KedgeError, OperatingError

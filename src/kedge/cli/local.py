@@ -116,6 +116,7 @@ async def local_cluster(
     *,
     signals: ClusterSignals = NO_SIGNALS,
     encryption_keys: Path | None = None,
+    replace_keys: bool = False,
 ) -> AsyncIterator[LocalCluster]:
     """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
     identity = ensure_identity(state, host, env := env or system_env())
@@ -133,7 +134,7 @@ async def local_cluster(
     faults = FaultSocket(state, env.limits)
     try:
         await start_cipher(encryption_keys, cipher, store, env)
-        await _prepare(service, client, identity)
+        await _prepare(service, client, identity, replace_keys=replace_keys)
         bound = await start_https(server, identity, host, port)
         inner = direct(caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
@@ -228,10 +229,10 @@ def spawn_certificate(
     return [env.spawn(made.run(), name=f"certificate of {node}")]
 
 
-async def _prepare(service: Service, client: Client, identity: ServerIdentity) -> None:
+async def _prepare(service: Service, client: Client, identity: ServerIdentity, *, replace_keys: bool) -> None:
     """Write and check what a server needs before it serves. Raises `Terminal` for other keys than the store's."""
     await ensure_namespaces(client)
-    await service.check_keys(identity.shared_keys)
+    await service.check_keys(identity.shared_keys, replace=replace_keys)
     await service.ensure_default_roles(controller_roles())
 
 

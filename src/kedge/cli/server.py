@@ -77,7 +77,9 @@ AGENT_CLIENT = "agent-client.pem"
     help="Folder of the keys that all servers of one store share: ca.pem and service-accounts.pem.",
 )
 @click.option(
-    "--replace-keys", is_flag=True, help="Record the keys of this server in the store: the old ones are lost."
+    "--replace-keys",
+    is_flag=True,
+    help="Record the keys of this server in the store: the old ones were replaced or lost.",
 )
 @store_options
 @ENCRYPTION_KEYS_OPTION

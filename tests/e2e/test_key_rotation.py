@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.e2e.test_service_accounts import whoami
 from tests.kit.api_server import ServerProcess, running_server
 
 from kedge.api.access import MASTERS
@@ -67,17 +66,17 @@ def test_without_its_file_a_server_makes_the_same_signing_key_and_a_new_one_ends
         (state / FILE).unlink()
         server.start()
         assert (state / FILE).read_bytes() == before
-        assert ACCOUNT in whoami(server, token), "a deleted file rotates nothing"
+        assert ACCOUNT in server.whoami(token), "a deleted file rotates nothing"
         server.stop()
         (state / FILE).write_bytes(new_key())
         with pytest.raises(AssertionError, match="other keys than its store: tokens is"):
             server.start()
     with running_server(state, "--replace-keys") as server:
-        assert "the token is not signed by this cluster" in whoami(server, token)
+        assert "the token is not signed by this cluster" in server.whoami(token)
         again = server.kubectl("create", "token", "default").strip()
-        assert ACCOUNT in whoami(server, again)
+        assert ACCOUNT in server.whoami(again)
     with running_server(state) as server:
-        assert ACCOUNT in whoami(server, again), "the new key is recorded: the option is needed once"
+        assert ACCOUNT in server.whoami(again), "the new key is recorded: the option is needed once"
 
 
 def test_a_new_authority_refuses_certificates_and_tokens_of_the_stolen_one(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_a_new_authority_refuses_certificates_and_tokens_of_the_stolen_one(tmp_p
         token = server.kubectl("create", "token", "default").strip()
         keys = SigningKeys.ensure(stolen, thief)
         forged = forged_from(token, keys)
-        assert ACCOUNT in whoami(server, forged)
+        assert ACCOUNT in server.whoami(forged)
         assert b" 200 " in request_as(server, stolen / "root.pem")
         assert b" 403 " in request_as(server, stolen / "agent-client.pem")
         server.stop()
@@ -102,6 +101,6 @@ def test_a_new_authority_refuses_certificates_and_tokens_of_the_stolen_one(tmp_p
         for name in ("root.pem", "agent-client.pem"):
             assert is_refused(server, stolen / name), name
         for each in (token, forged):
-            assert "the token is not signed by this cluster" in whoami(server, each)
+            assert "the token is not signed by this cluster" in server.whoami(each)
         record = server.kubectl("get", "cm", "-n", "kube-system", "kedge-server-keys", "-o", "json")
         assert json.loads(record)["data"]["authority"] != thief.fingerprint

@@ -142,9 +142,8 @@ async def local_cluster(
         server.handler.incidents = incidents.folder
         plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans, incidents=incidents)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
-        tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"))
-        page = LivePage(client, PlaneRecords(plane, env), service, env, url_of(host, bound))
-        tasks.append(_serve_page(server, page, env))
+        tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"), identity)
+        tasks.append(_serve_page(env, server, service, plane, client, url_of(host, bound)))
         access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
@@ -174,18 +173,24 @@ def _own_incidents(state: Path, identity: ServerIdentity, env: Env) -> OwnIncide
     return OwnIncidents(IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents")))
 
 
-def _serve_page(server: ApiServer, page: LivePage, env: Env) -> asyncio.Task[Any]:
+def _serve_page(
+    env: Env, server: ApiServer, service: Service, plane: ControlPlane, client: Client, url: str
+) -> asyncio.Task[Any]:
+    page = LivePage(client, PlaneRecords(plane, env), service, env, url)
     server.handler.page = PageMount(page, env)
     return env.spawn(page.run(), name="page")
 
 
-def _spawn_parts(env: Env, service: Service, plane: ControlPlane, history: IncidentHistory) -> list[asyncio.Task[Any]]:
+def _spawn_parts(
+    env: Env, service: Service, plane: ControlPlane, history: IncidentHistory, identity: ServerIdentity
+) -> list[asyncio.Task[Any]]:
     service.record_to(plane.recorder)
     return [
         env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"),
         env.spawn(history.run(), name="history for incidents"),
         env.spawn(service.run_upkeep(), name="upkeep"),
         env.spawn(service.run_credentials(), name="credentials"),
+        env.spawn(identity.run_renewals(), name="renewals of certificates"),
         env.spawn(plane.run(), name="control plane"),
     ]
 

@@ -1034,7 +1034,7 @@ class Limits:
     )
     certificate_check_s: float = bound(
         60.0,
-        "pause between looks at the own certificate: a clock may be set while a component sleeps",
+        "pause between looks at the own certificates of a component or server: a clock may be set while it sleeps",
         metric="kedge_certificate_left_seconds",
     )
     signing_request_done_s: float = bound(

@@ -36,13 +36,6 @@ def wait_for_log(up: ServerProcess, name: str, text: str) -> str:
     return up.kubectl("logs", name)
 
 
-def whoami(server: ServerProcess, token: str) -> str:
-    bare = server.state / "bare.kubeconfig"
-    bare.write_text("")
-    plain = ("--kubeconfig", str(bare), "--server", server.url, "--certificate-authority", str(server.state / "ca.crt"))
-    return server.kubectl("auth", "whoami", "--token", token, *plain, check=False)
-
-
 def test_kubectl_makes_accounts_and_tokens_and_a_token_is_the_account_and_may_do_nothing(tmp_path: Path) -> None:
     with running_server(tmp_path / "state") as server:
         server.kubectl("create", "namespace", "team-a")
@@ -53,7 +46,7 @@ def test_kubectl_makes_accounts_and_tokens_and_a_token_is_the_account_and_may_do
         until(lambda: server.kubectl(*uid) not in ("", before), "the default account is made again")
         server.kubectl("create", "serviceaccount", "builder")
         token = server.kubectl("create", "token", "builder", "--duration", "20m").strip()
-        shown = whoami(server, token)
+        shown = server.whoami(token)
         assert "system:serviceaccount:default:builder" in shown
         assert "system:serviceaccounts:default" in shown
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
@@ -68,12 +61,12 @@ def test_kubectl_makes_accounts_and_tokens_and_a_token_is_the_account_and_may_do
         assert "less than" in server.kubectl("create", "token", "builder", "--duration", "1s", check=False)
         assert "not found" in server.kubectl("create", "token", "nobody", check=False)
         server.kubectl("delete", "serviceaccount", "builder")
-        assert "Unauthorized" in whoami(server, token) or "is gone" in whoami(server, token)
+        assert "Unauthorized" in server.whoami(token) or "is gone" in server.whoami(token)
         stopped = server.stop()
         assert stopped == 0
         server.start()  # the key is kept
         again = server.kubectl("create", "token", "default").strip()
-        assert "system:serviceaccount:default:default" in whoami(server, again)
+        assert "system:serviceaccount:default:default" in server.whoami(again)
 
 
 @pytest.mark.skipif(not mounts.are_possible(), reason="without mounts no file can be at the path of the client")
@@ -85,9 +78,9 @@ def test_an_unmodified_client_in_a_pod_has_its_identity_until_its_pod_is_deleted
         assert "I am system:serviceaccount:default:default" in shown
         assert "system:serviceaccounts:default" in shown
         token = up.kubectl("exec", "client", "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token").strip()
-        assert "system:serviceaccount:default:default" in whoami(up, token)
+        assert "system:serviceaccount:default:default" in up.whoami(token)
         up.kubectl("delete", "pod", "client")
-        assert "system:serviceaccount" not in whoami(up, token)
+        assert "system:serviceaccount" not in up.whoami(token)
         looks = "import os; print('there is', sorted(os.listdir('/var/run')), flush=True); import time; time.sleep(600)"
         up.kubectl("create", "-f", "-", stdin=pod("plain", looks, automountServiceAccountToken=False))
         assert "secrets" not in wait_for_log(up, "plain", "there is") or Path("/var/run/secrets").exists()

@@ -2,8 +2,8 @@
 
 A block `console` has commands after `$ `, continued after `> `, and their output. `...` stands for anything. Names,
 times, addresses and numbers that differ from run to run are compared by their shape; ports are free ones. A block `py`
-or `yaml` that begins with `# NAME.py` or `# NAME.yaml` is that file. A command whose output begins with `Error:` or
-`=== bug` must fail.
+or `yaml` that begins with `# NAME.py` or `# NAME.yaml` is that file. A command whose output begins with `Error:`,
+`error:` or `=== bug` must fail.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pathlib import Path
 
 import pytest
 from tests.etcd_server import free_port
-from tests.tools import missing_tool
+from tests.tools import missing_tool, need_kubectl
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```console\n" in page.read_text()]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\b")
-FAILS = ("Error:", "=== bug")
+FAILS = ("Error:", "error:", "=== bug")
 PROGRESS = ("Waiting for ", "bash: line ")
 """Beginnings of lines that a session may or may not have: the second is the shell about a job that was killed."""
 SLOW_DISK = "use a faster disk"
@@ -135,6 +135,8 @@ def test_a_session_in_the_docs_goes_as_shown(page: Path, tmp_path: Path) -> None
     steps = session(page)
     if any(each.command.startswith("etcd ") for each in steps) and shutil.which("etcd") is None:
         missing_tool("etcd", install="apt-get install etcd-server")
+    if any("kubectl " in each.command for each in steps):
+        need_kubectl()
     here, out = tmp_path / "here", tmp_path / "out"
     here.mkdir()
     out.mkdir()
@@ -175,5 +177,5 @@ def test_the_picture_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> No
 
 
 def test_the_pages_that_promise_a_session_have_one() -> None:
-    assert {page.stem for page in PAGES} >= {"tutorial", "hunting", "own-controller", "etcd", "operations"}
+    assert {page.stem for page in PAGES} >= {"tutorial", "hunting", "own-controller", "etcd", "operations", "security"}
     assert all(len(session(page)) > 3 for page in PAGES)

@@ -197,6 +197,14 @@ class ServerProcess:
             return done.stdout
         return done.stdout + done.stderr
 
+    def whoami(self, token: str) -> str:
+        """What kubectl prints about the caller that has this token and no certificate."""
+        bare = self.state / "bare.kubeconfig"
+        bare.write_text("")
+        authority = ("--certificate-authority", str(self.state / "ca.crt"))
+        plain = ("--kubeconfig", str(bare), "--server", self.url, *authority)
+        return self.kubectl("auth", "whoami", "--token", token, *plain, check=False)
+
 
 @contextmanager
 def running_server(state: Path, *options: str) -> Iterator[ServerProcess]:

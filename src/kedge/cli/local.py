@@ -116,6 +116,7 @@ async def local_cluster(
     *,
     signals: ClusterSignals = NO_SIGNALS,
     encryption_keys: Path | None = None,
+    replace_keys: bool = False,
 ) -> AsyncIterator[LocalCluster]:
     """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
     identity = ensure_identity(state, host, env := env or system_env())
@@ -133,7 +134,7 @@ async def local_cluster(
     faults = FaultSocket(state, env.limits)
     try:
         await start_cipher(encryption_keys, cipher, store, env)
-        await _prepare(service, client, identity)
+        await _prepare(service, client, identity, replace_keys=replace_keys)
         bound = await start_https(server, identity, host, port)
         inner = direct(caller=PLANE_USER, groups=PLANE_GROUPS, authorized=True)
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
@@ -141,9 +142,8 @@ async def local_cluster(
         server.handler.incidents = incidents.folder
         plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans, incidents=incidents)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
-        tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"))
-        page = LivePage(client, PlaneRecords(plane, env), service, env, url_of(host, bound))
-        tasks.append(_serve_page(server, page, env))
+        tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"), identity)
+        tasks.append(_serve_page(env, server, service, plane, client, url_of(host, bound)))
         access = ApiAccess(client_host(host), bound, (state / "ca.crt").read_text())
         for number in range(1, nodes + 1):
             name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
@@ -173,18 +173,24 @@ def _own_incidents(state: Path, identity: ServerIdentity, env: Env) -> OwnIncide
     return OwnIncidents(IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents")))
 
 
-def _serve_page(server: ApiServer, page: LivePage, env: Env) -> asyncio.Task[Any]:
+def _serve_page(
+    env: Env, server: ApiServer, service: Service, plane: ControlPlane, client: Client, url: str
+) -> asyncio.Task[Any]:
+    page = LivePage(client, PlaneRecords(plane, env), service, env, url)
     server.handler.page = PageMount(page, env)
     return env.spawn(page.run(), name="page")
 
 
-def _spawn_parts(env: Env, service: Service, plane: ControlPlane, history: IncidentHistory) -> list[asyncio.Task[Any]]:
+def _spawn_parts(
+    env: Env, service: Service, plane: ControlPlane, history: IncidentHistory, identity: ServerIdentity
+) -> list[asyncio.Task[Any]]:
     service.record_to(plane.recorder)
     return [
         env.spawn(_keep_everything(plane.recorder, env), name="keep every decision"),
         env.spawn(history.run(), name="history for incidents"),
         env.spawn(service.run_upkeep(), name="upkeep"),
         env.spawn(service.run_credentials(), name="credentials"),
+        env.spawn(identity.run_renewals(), name="renewals of certificates"),
         env.spawn(plane.run(), name="control plane"),
     ]
 
@@ -228,10 +234,10 @@ def spawn_certificate(
     return [env.spawn(made.run(), name=f"certificate of {node}")]
 
 
-async def _prepare(service: Service, client: Client, identity: ServerIdentity) -> None:
+async def _prepare(service: Service, client: Client, identity: ServerIdentity, *, replace_keys: bool) -> None:
     """Write and check what a server needs before it serves. Raises `Terminal` for other keys than the store's."""
     await ensure_namespaces(client)
-    await service.check_keys(identity.shared_keys)
+    await service.check_keys(identity.shared_keys, replace=replace_keys)
     await service.ensure_default_roles(controller_roles())
 
 

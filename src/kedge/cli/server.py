@@ -20,7 +20,6 @@ from typing import NamedTuple
 import click
 
 from kedge.api.access import MASTERS
-from kedge.api.wellknown import API_SERVERS_GROUP
 from kedge.cli.audit_options import OFF, AuditChoice, audit_options, open_audit
 from kedge.cli.configuration.option import config_option
 from kedge.cli.controller_identities import controller_roles
@@ -34,6 +33,7 @@ from kedge.cli.live_page import LivePage
 from kedge.cli.live_records import CollectedRecords
 from kedge.cli.log_options import log_options
 from kedge.cli.open_files import raise_open_files
+from kedge.cli.own_certificates import OwnCertificates
 from kedge.cli.state_folder import DECISIONS, INCIDENTS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
@@ -43,10 +43,9 @@ from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import collect_in_time, tune_collector
 from kedge.limits import Limits
-from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificate_signer import AuthoritySigner
 from kedge.server.http.certificates import ADMIN, Authority
-from kedge.server.http.server import ApiServer, TlsFiles, bound_tls_buffers, tls_context
+from kedge.server.http.server import ApiServer, bound_tls_buffers
 from kedge.server.http.token_keys import SigningKeys
 from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
@@ -56,8 +55,6 @@ from kedge.ui.page_mount import PageMount
 KUBECONFIG = "admin.kubeconfig"
 SERVER_USER = "system:kedge-server"
 """The caller beside versions that the server itself writes."""
-AGENT_CLIENT = "agent-client.pem"
-"""The certificate by which agents recognise the API server."""
 
 
 @click.command()
@@ -77,7 +74,9 @@ AGENT_CLIENT = "agent-client.pem"
     help="Folder of the keys that all servers of one store share: ca.pem and service-accounts.pem.",
 )
 @click.option(
-    "--replace-keys", is_flag=True, help="Record the keys of this server in the store: the old ones are lost."
+    "--replace-keys",
+    is_flag=True,
+    help="Record the keys of this server in the store: the old ones were replaced or lost.",
 )
 @store_options
 @ENCRYPTION_KEYS_OPTION
@@ -167,13 +166,14 @@ async def _run(
         running.handler.incidents = folder
         history = env.spawn(IncidentHistory(own, env, incidents, process=name).run(), name="history for incidents")
         bound = await start_https(running, identity, *address)
+        renewals = env.spawn(identity.run_renewals(), name="renewals of certificates")
         page = _page(running, service, own, folder, env, url_of(address.host, bound))
         click.echo(f"serving {url_of(address.host, bound)}", err=True)
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
-        background = (page, history, credentials, collector)
+        background = (page, history, credentials, collector, renewals)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -198,11 +198,21 @@ class ServerIdentity:
 
     state: Path
     authority: Authority
-    tls: ssl.SSLContext
-    agents_tls: ssl.SSLContext
+    certificates: OwnCertificates
     token_keys: SigningKeys
     signer: AuthoritySigner
     made_at: datetime
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        return self.certificates.tls
+
+    @property
+    def agents_tls(self) -> ssl.SSLContext:
+        return self.certificates.agents_tls
+
+    async def run_renewals(self) -> None:
+        await self.certificates.run_renewals(self.state / KUBECONFIG)
 
     @property
     def shared_keys(self) -> ServerKeys:
@@ -218,14 +228,11 @@ def ensure_identity(
     authority = Authority.ensure(pki, now)
     reached = advertised or (machine_hosts() if host in WILDCARDS else ())
     hosts = sorted({host, "localhost", "127.0.0.1", "::1", *reached} - WILDCARDS)
-    authority.ensure_serving(state / "serving.pem", hosts, now)
-    authority.ensure_client(state / AGENT_CLIENT, "kedge-api-server", (API_SERVERS_GROUP,), now)
     bound_tls_buffers(env.limits)
     return ServerIdentity(
         state=state,
         authority=authority,
-        tls=tls_context(TlsFiles(serving=state / "serving.pem", authority=pki / "ca.crt")),
-        agents_tls=agent_client_context(state / AGENT_CLIENT, pki / "ca.crt"),
+        certificates=OwnCertificates(authority, state, hosts, pki / "ca.crt", env),
         token_keys=SigningKeys.ensure(pki, authority),
         signer=AuthoritySigner(authority, env.now),
         made_at=now,

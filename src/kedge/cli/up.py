@@ -78,6 +78,9 @@ def no_cluster(state: Path, start: str = "kedge up") -> str:
 @click.option("--demo", is_flag=True, help="Run the example, break it, show the repair, and stop everything.")
 @click.option("--keep", is_flag=True, help="With --demo: leave the cluster running at the end, as --detach does.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not follow the stages of workloads.")
+@click.option(
+    "--replace-keys", is_flag=True, help="Record the keys of this cluster in its store: they were replaced or lost."
+)
 @ENCRYPTION_KEYS_OPTION
 @OTLP_ENDPOINT_OPTION
 @audit_options(WRITES)
@@ -91,6 +94,7 @@ def up(
     demo: bool,
     keep: bool,
     quiet: bool,
+    replace_keys: bool,
     encryption_keys: Path | None,
     otlp_endpoint: str,
     audit: AuditChoice,
@@ -118,12 +122,14 @@ def up(
             options = ["--otlp-endpoint", otlp_endpoint, *audit.arguments()]
             if encryption_keys is not None:
                 options += ["--encryption-keys", str(encryption_keys)]
+            if replace_keys:
+                options += ["--replace-keys"]
             _detach(folder, listen, nodes, options)
     else:
         stop = f"stop it with `{with_state('kedge down', folder)}` first"
-        signals = _SignalChoice(otlp_endpoint, audit)
+        signals, keys = _SignalChoice(otlp_endpoint, audit), _KeyChoice(encryption_keys, replace_keys)
         with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up", next_step=stop):
-            asyncio.run(_run(folder, (host, port), nodes, limits, signals, encryption_keys, quiet=quiet))
+            asyncio.run(_run(folder, (host, port), nodes, limits, signals, keys, quiet=quiet))
 
 
 def _demo(nodes: int, state: Path | None, limits: Limits, *, keep: bool) -> None:
@@ -201,13 +207,20 @@ class _SignalChoice(NamedTuple):
     audit: AuditChoice
 
 
+class _KeyChoice(NamedTuple):
+    """The file of encryption keys, and whether the other keys are recorded instead of those before."""
+
+    encryption: Path | None
+    replace: bool
+
+
 async def _run(
     state: Path,
     listen: tuple[str, int],
     nodes: int,
     limits: Limits,
     signals: _SignalChoice,
-    keys: Path | None,
+    keys: _KeyChoice,
     *,
     quiet: bool,
 ) -> None:
@@ -222,7 +235,13 @@ async def _run(
         span_sender(signals.otlp_endpoint) as send_spans,
         open_audit(signals.audit, state, env) as auditor,
         local_cluster(
-            state, *listen, nodes, env, signals=ClusterSignals(send_spans, auditor), encryption_keys=keys
+            state,
+            *listen,
+            nodes,
+            env,
+            signals=ClusterSignals(send_spans, auditor),
+            encryption_keys=keys.encryption,
+            replace_keys=keys.replace,
         ) as cluster,
     ):
         await _until_ready(cluster, nodes, stop)

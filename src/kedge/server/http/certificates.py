@@ -26,7 +26,7 @@ from kedge.errors import Terminal
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
 RENEW_DAYS = 30
-"""A certificate with less than this left is made again at the next start."""
+"""A certificate with less than this left is made again."""
 ADMIN = "kedge-admin"
 CLOCK_SKEW = timedelta(minutes=5)
 """Certificates are valid from this long before they are made: clocks differ."""
@@ -101,11 +101,13 @@ class Authority:
             write_private(path, found.pem)
         return found
 
-    def ensure_client(self, path: Path, user: str, groups: tuple[str, ...], now: datetime) -> None:
+    def ensure_client(self, path: Path, user: str, groups: tuple[str, ...], now: datetime) -> Certificate:
         """A file with the client certificate of a component: kept while it is valid."""
         found = Certificate.read(path)
         if found is None or not self._is_current(found, now):
-            write_private(path, self.issue_client(user, groups, now).pem)
+            found = self.issue_client(user, groups, now)
+            write_private(path, found.pem)
+        return found
 
     def issue_client(self, user: str, groups: tuple[str, ...], now: datetime) -> Certificate:
         """A client certificate: the user is its common name, the groups are its organizations."""
@@ -113,11 +115,28 @@ class Authority:
 
     def ensure_kubeconfig(self, path: Path, server: str, user: str, groups: tuple[str, ...], now: datetime) -> None:
         """A kubeconfig for one user. Its certificate is kept while it is valid; the address is brought up to date."""
-        kept = self._client_in(path, now)
+        found = _client_in(path)
+        kept = found if found is not None and self._is_current(found, now) else None
         client = kept or self.issue_client(user, groups, now)
         text = kubeconfig(server, self.own.certificate_pem, client, user)
         if kept is None or path.read_text(encoding="utf-8") != text:
             write_private(path, text.encode())
+
+    def renew_kubeconfig(self, path: Path, user: str, groups: tuple[str, ...], now: datetime) -> Certificate | None:
+        """The client certificate of a kubeconfig, made again if it ends soon; the rest of the file stays.
+
+        None if the file is gone, or has no certificate of this authority for the user: then it is left alone.
+        """
+        found = _client_in(path)
+        if found is None or not self.signed(found.certificate) or _user_of(found.certificate) != user:
+            return None
+        if self._is_current(found, now):
+            return found
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        made = self.issue_client(user, groups, now)
+        config["users"][0]["user"] |= _client_data(made)
+        write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
+        return made
 
     @property
     def fingerprint(self) -> str:
@@ -161,19 +180,6 @@ class Authority:
             and left > timedelta(days=RENEW_DAYS)
         )
 
-    def _client_in(self, path: Path, now: datetime) -> Certificate | None:
-        try:
-            user = yaml.safe_load(path.read_text(encoding="utf-8"))["users"][0]["user"]
-            text = base64.b64decode(user["client-key-data"]) + base64.b64decode(user["client-certificate-data"])
-            key = serialization.load_pem_private_key(text, None)
-            certificate = x509.load_pem_x509_certificate(text[text.index(b"-----BEGIN CERTIFICATE") :])
-        except (OSError, ValueError, KeyError, IndexError, TypeError, yaml.YAMLError):
-            return None  # missing or edited by hand: it is made again
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            return None
-        found = Certificate(certificate, key)
-        return found if self._is_current(found, now) else None
-
     def _sign(
         self,
         name: str,
@@ -196,6 +202,22 @@ class Authority:
         return Certificate(builder.sign(self.own.key, hashes.SHA256()), key)
 
 
+def _client_in(path: Path) -> Certificate | None:
+    """The client certificate in a kubeconfig; None if the file is missing, or was edited so that it has none."""
+    try:
+        user = yaml.safe_load(path.read_text(encoding="utf-8"))["users"][0]["user"]
+        text = base64.b64decode(user["client-key-data"]) + base64.b64decode(user["client-certificate-data"])
+        key = serialization.load_pem_private_key(text, None)
+        certificate = x509.load_pem_x509_certificate(text[text.index(b"-----BEGIN CERTIFICATE") :])
+    except (OSError, ValueError, KeyError, IndexError, TypeError, yaml.YAMLError):
+        return None
+    return Certificate(certificate, key) if isinstance(key, ec.EllipticCurvePrivateKey) else None
+
+
+def _user_of(certificate: x509.Certificate) -> str:
+    return "".join(str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+
+
 def _names_its_issuer(certificate: x509.Certificate) -> bool:
     """Whether strict clients accept it; earlier versions of kedge made certificates without this extension."""
     return any(isinstance(each.value, x509.AuthorityKeyIdentifier) for each in certificate.extensions)
@@ -211,28 +233,24 @@ def key_fingerprint(certificate: x509.Certificate) -> str:
 
 def kubeconfig(server: str, authority_pem: bytes, client: Certificate, user: str) -> str:
     """A kubeconfig with everything inside it, so that it can be copied to another machine."""
-
-    def text(data: bytes) -> str:
-        return base64.b64encode(data).decode()
-
-    cluster = {"server": server, "certificate-authority-data": text(authority_pem)}
+    cluster = {"server": server, "certificate-authority-data": _text(authority_pem)}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "kedge", "cluster": cluster}],
-        "users": [
-            {
-                "name": user,
-                "user": {
-                    "client-certificate-data": text(client.certificate_pem),
-                    "client-key-data": text(client.key_pem),
-                },
-            }
-        ],
+        "users": [{"name": user, "user": _client_data(client)}],
         "contexts": [{"name": "kedge", "context": {"cluster": "kedge", "user": user}}],
         "current-context": "kedge",
     }
     return yaml.safe_dump(config, sort_keys=False)
+
+
+def _client_data(client: Certificate) -> dict[str, str]:
+    return {"client-certificate-data": _text(client.certificate_pem), "client-key-data": _text(client.key_pem)}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -197,6 +197,9 @@ BOOTSTRAP_TOKEN_TYPE: Final = "bootstrap.kubernetes.io/token"
 """Type of a Secret that holds the hash of a token for joining. See `api.bootstrap_tokens`."""
 AGENT_CLIENT_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 AGENT_SERVING_SIGNER: Final = "kubernetes.io/kubelet-serving"
+AGENT_HOST: Final = "agent.kedge.invalid"
+"""The only name in the serving certificate of an agent. No machine has it (RFC 6761), so such a certificate does not
+pass for that of an API server."""
 CLIENT_SIGNER: Final = "kubernetes.io/kube-apiserver-client"
 
 # -- labels that only the simulator reads ----------------------------------------------------------

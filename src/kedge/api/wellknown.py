@@ -239,3 +239,6 @@ NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 """Leases of nodes, as in Kubernetes."""
 SYSTEM_NAMESPACES: Final = (SYSTEM_NAMESPACE, NODE_LEASE_NAMESPACE)
 """The namespaces that a control plane needs before it starts."""
+CONTROLLERS_LEASE: Final = "every-controller"
+"""The lease that stands for all controllers of a process, in `SYSTEM_NAMESPACE`. That of a scheduler has the name that
+its pods have as `schedulerName`."""

@@ -31,7 +31,7 @@ INCIDENTS_PREFIX: Final = INCIDENTS_PATH.encode()
 INCIDENT_KIND: Final = "IncidentRecords"
 PART_TYPE: Final = b"application/vnd.kedge.kept"
 _COMPONENTS: Final = {SCHEDULERS: "scheduler", CONTROLLERS: "controllers"}
-"""By group: the name of a component's processes. Those of agents have the name of the node."""
+"""By group: the name of a component's processes. The processes of an agent have the name of its node."""
 _encode = msgspec.json.Encoder().encode
 
 

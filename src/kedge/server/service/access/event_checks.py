@@ -12,7 +12,7 @@ from kedge.api.access import MASTERS, node_of
 from kedge.api.objects import Object
 from kedge.api.requests import RequestOptions
 from kedge.api.views import PodView
-from kedge.api.wellknown import POD_KIND
+from kedge.api.wellknown import NODE_KIND, POD_KIND
 from kedge.errors import Forbidden
 from kedge.keys import AGENT_PREFIX, Key
 
@@ -63,8 +63,8 @@ def _named(*values: Any) -> Iterator[str]:
 async def _is_about_own(core: Core, node: str, event: Object) -> bool:
     about = event.edit().get("involvedObject") or {}
     kind, name = about.get("kind"), str(about.get("name") or "")
-    if kind != "Pod":
-        return kind == "Node" and name == node
+    if kind != POD_KIND:
+        return kind == NODE_KIND and name == node
     key = Key(POD_KIND, event.key.namespace, name)  # validation: an Event is in the namespace of its object
     # Not a proof: Events of a busy pod would lose races, and the pod's node does not change.
     (found,) = (await core.store.get([key])).entries

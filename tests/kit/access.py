@@ -15,6 +15,7 @@ from kedge.api.requests import WriteOptions
 from kedge.api.wellknown import SYSTEM_NAMESPACES
 from kedge.keys import Origin
 from kedge.server.http.access import Authenticator
+from kedge.server.http.api import ApiHandler
 from kedge.server.http.exchange import HttpRequest
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
@@ -53,9 +54,10 @@ class NamedAuthenticator(Authenticator):
 class GuardedApi:
     """A server over loopback sockets with the default roles, for requests as any caller."""
 
-    def __init__(self, service: Service, port: int) -> None:
+    def __init__(self, service: Service, port: int, handler: ApiHandler) -> None:
         self.service = service
         self.port = port
+        self.handler = handler
 
     async def send(
         self, caller: Caller | None, method: str, path: str, body: Any = None, *headers: str
@@ -81,7 +83,7 @@ async def guarded_api(**means: Any) -> AsyncIterator[GuardedApi]:
     server = ApiServer(world.service, world.env, authenticator=NamedAuthenticator())
     port = await server.start("127.0.0.1", 0, None)
     try:
-        yield GuardedApi(world.service, port)
+        yield GuardedApi(world.service, port, server.handler)
     finally:
         await server.stop()
         await world.store.close()

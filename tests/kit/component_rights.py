@@ -51,8 +51,13 @@ def _rule(rule: PolicyRule) -> str:
         things = "every kind"
     else:
         things = ", ".join(f"`{each}{suffix}`" for each in rule.resources)
-    named = f" of {len(rule.resource_names)} names: the users of controllers" if rule.resource_names else ""
-    return f"{', '.join(rule.verbs)} {things}{named}"
+    return f"{', '.join(rule.verbs)} {things}{_named(rule.resource_names)}"
+
+
+def _named(names: tuple[str, ...]) -> str:
+    if len(names) > 1:
+        return f" of {len(names)} names: the users of controllers"
+    return f" of the name `{names[0]}`" if names else ""
 
 
 if __name__ == "__main__":

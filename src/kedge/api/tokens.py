@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,8 @@ from kedge.keys import Key
 ID_PATTERN = re.compile(r"[a-z0-9]{10}", re.ASCII)
 SECRET_BYTES = 32
 """256 random bits: a fast hash is enough, since there is nothing to guess."""
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+"""A SHA-256 as `token_digest` writes it. `compare_digest` raises for text that is not ASCII."""
 _PREFIX = "token-"
 _PREFIXES = {TOKEN_TYPE: _PREFIX, BOOTSTRAP_TOKEN_TYPE: bootstrap_tokens.NAME_PREFIX}
 """How the name of a Secret begins, by its type."""
@@ -93,8 +94,7 @@ def parse_token_secret(secret: Mapping[str, Any]) -> StoredToken | None:
         found = _bootstrap(name, data) if prefix is bootstrap_tokens.NAME_PREFIX else _bearer(name, data)
     except (binascii.Error, ValueError, KeyError, AttributeError, TypeError):
         return None
-    usable = found is not None and found.user and len(found.sha256) == hashlib.sha256().digest_size * 2
-    return found if usable else None
+    return found if found is not None and found.user and _DIGEST.fullmatch(found.sha256) else None
 
 
 def _bearer(name: str, data: Mapping[str, str]) -> StoredToken:

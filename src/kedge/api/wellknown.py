@@ -199,6 +199,9 @@ BOOTSTRAP_TOKEN_TYPE: Final = "bootstrap.kubernetes.io/token"
 """Type of a Secret that holds the hash of a token for joining. See `api.bootstrap_tokens`."""
 AGENT_CLIENT_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 AGENT_SERVING_SIGNER: Final = "kubernetes.io/kubelet-serving"
+AGENT_HOST: Final = "agent.kedge.invalid"
+"""The only name in the serving certificate of an agent. No machine has it (RFC 6761), so such a certificate does not
+pass for that of an API server."""
 CLIENT_SIGNER: Final = "kubernetes.io/kube-apiserver-client"
 
 # -- labels that only the simulator reads ----------------------------------------------------------
@@ -238,3 +241,6 @@ NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 """Leases of nodes, as in Kubernetes."""
 SYSTEM_NAMESPACES: Final = (SYSTEM_NAMESPACE, NODE_LEASE_NAMESPACE)
 """The namespaces that a control plane needs before it starts."""
+CONTROLLERS_LEASE: Final = "every-controller"
+"""The lease that stands for all controllers of a process, in `SYSTEM_NAMESPACE`. That of a scheduler has the name that
+its pods have as `schedulerName`."""

@@ -230,7 +230,7 @@ def spawn_certificate(
     def notify(text: str) -> None:
         env.log.write(INFO, f"the agent of {node} {text}", {"node": node})
 
-    made = ServingCertificate(client, env, node, address.host, use=endpoint.use_certificate, notify=notify)
+    made = ServingCertificate(client, env, node, use=endpoint.use_certificate, notify=notify)
     return [env.spawn(made.run(), name=f"certificate of {node}")]
 
 

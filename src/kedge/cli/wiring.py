@@ -14,7 +14,7 @@ from typing import Any
 
 from kedge.api.wellknown import NAMESPACE_KIND, RECORDING_WINDOW_KIND, SYSTEM_NAMESPACES
 from kedge.client.contract import Client, Transport
-from kedge.controllers import all_controllers, lease_of
+from kedge.controllers import SHARED_LEASE, all_controllers
 from kedge.controllers.shared.generation_signals import GenerationSignals
 from kedge.controllers.shared.kinds import POD
 from kedge.controllers.shared.pod_signals import PodSignals
@@ -78,7 +78,7 @@ class ControlPlane:
         self._window_caches = CacheSet(self.client, env)
         """Not among the caches that a new leader waits for: no decision depends on them."""
         identity = f"{component}-{env.new_uid()[:8]}"
-        election = SharedElection(self.client, env, lease_of("every"), identity=identity, note=self.recorder.note)
+        election = SharedElection(self.client, env, SHARED_LEASE, identity=identity, note=self.recorder.note)
         runtime = ControllerRuntime(self.client, env, self.caches, self.recorder, election)
         self.controllers = all_controllers(runtime) if controllers else []
         self.schedulers = [

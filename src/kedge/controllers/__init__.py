@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
-from kedge.api.wellknown import LEASE_KIND, SYSTEM_NAMESPACE
+from kedge.api.wellknown import CONTROLLERS_LEASE, LEASE_KIND, SYSTEM_NAMESPACE
 from kedge.controllers import (
     autoscaler,
     budget,
@@ -27,7 +28,7 @@ from kedge.controllers import (
 from kedge.keys import Key
 from kedge.runtime import Controller, ControllerRuntime
 
-__all__ = ["CONTROLLERS", "all_controllers", "lease_of"]
+__all__ = ["CONTROLLERS", "SHARED_LEASE", "all_controllers", "lease_of"]
 
 CONTROLLERS: Mapping[str, Callable[[ControllerRuntime], Controller]] = {
     deployment.NAME: deployment.deployment_controller,
@@ -46,6 +47,9 @@ CONTROLLERS: Mapping[str, Callable[[ControllerRuntime], Controller]] = {
     repair.BINDINGS: repair.binding_repair_controller,
 }
 """Every controller of a control plane, by name. The name is used in records, holds, metrics and lease names."""
+
+SHARED_LEASE: Final = Key(LEASE_KIND, SYSTEM_NAMESPACE, CONTROLLERS_LEASE)
+"""The lease of a shared election: it stands for every controller of a process."""
 
 
 def lease_of(name: str) -> Key:

@@ -26,7 +26,7 @@ from kedge.api.wellknown import (
     REPLICA_SET_KIND,
     SIM_RUN_S_LABEL,
 )
-from kedge.controllers import CONTROLLERS, all_controllers, lease_of
+from kedge.controllers import CONTROLLERS, SHARED_LEASE, all_controllers, lease_of
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.lease import SharedElection
@@ -149,7 +149,7 @@ def _maker(name: str) -> ComponentFactory:
 
 
 def _everything(context: ProcessContext) -> Sequence[Component]:
-    election = SharedElection(context.client, context.env, lease_of("every"), identity=context.env.new_uid())
+    election = SharedElection(context.client, context.env, SHARED_LEASE, identity=context.env.new_uid())
     return all_controllers(context.runtime(election))
 
 

@@ -24,7 +24,7 @@ from kedge.agent.process import ProcessDriver
 from kedge.agent.process.endpoint import AgentEndpoint, EndpointAddress
 from kedge.api.kinds import KINDS
 from kedge.api.requests import Create
-from kedge.api.wellknown import API_SERVERS_GROUP
+from kedge.api.wellknown import AGENT_HOST, API_SERVERS_GROUP
 from kedge.cli.membership.certificates import agent_identity, certificate_request
 from kedge.env import Env, system_env
 from kedge.limits import Limits
@@ -49,11 +49,11 @@ def client_context(
 
 
 def serving(
-    authority: Authority, node: str = "n", host: str = "127.0.0.1", *, now: datetime | None = None, valid_s: float = 600
+    authority: Authority, node: str = "n", host: str = AGENT_HOST, *, now: datetime | None = None, valid_s: float = 600
 ) -> bytes:
     """A serving certificate with its key, as the authority signs it for an agent."""
     key = ec.generate_private_key(ec.SECP256R1())
-    body = certificate_request(key, agent_identity(node), (host, node))
+    body = certificate_request(key, agent_identity(node), (host,))
     signer = AuthoritySigner(authority, lambda: now or datetime.now(UTC))
     signed = x509.load_pem_x509_certificate(signer.sign(body, ("server auth",), valid_s))
     return Certificate(signed, key).pem
@@ -156,14 +156,14 @@ async def test_the_api_server_sends_nothing_to_a_program_that_is_not_the_agent(t
 
 @on_loop
 async def test_the_api_server_refuses_a_certificate_that_is_not_of_the_node(tmp_path: Path) -> None:
-    """Of another node at the same address, of another address, of another authority, of a client, and an old one."""
+    """Of another node, without the name of agents, of another authority, of a client, and an old one."""
     env, now = system_env(), datetime.now(UTC)
     (tmp_path / "other").mkdir()
     authority, other = Authority.ensure(tmp_path, now), Authority.ensure(tmp_path / "other", now)
     tls = client_context(tmp_path, authority, *SERVER)
     refused = {
         "is not the agent of node n: its certificate is of another one": serving(authority, "m"),
-        "IP address mismatch": serving(authority, host="127.0.0.2"),
+        "Hostname mismatch": serving(authority, host="n"),
         "unable to get local issuer|signature failure|self-signed": serving(other),
         "unsuitable certificate purpose|unsupported certificate purpose": authority.issue_client(
             "system:node:n", ("system:nodes",), now

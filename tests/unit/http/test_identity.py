@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import json
 import ssl
@@ -145,6 +146,17 @@ async def test_other_tokens_are_refused(tmp_path: Path) -> None:
         good, _ = await server.whoami(token=TOKEN)
     assert codes == [401] * 8
     assert good == 201
+
+
+@on_loop
+async def test_a_token_whose_stored_digest_is_not_ascii_is_refused(tmp_path: Path) -> None:
+    """A comparison that raised for it would make every request with this ID an internal error."""
+    async with secure_server(tmp_path) as server:
+        fields = {"sha256": "é" * 64, "user": "someone"}
+        data = {name: base64.b64encode(text.encode()).decode() for name, text in fields.items()}
+        await server.store_token(TOKEN, data=data)
+        found = [await server.whoami(token=each) for each in (TOKEN, "abcdefghij.guessed")]
+    assert [(code, body["reason"]) for code, body in found] == [(401, "Unauthorized")] * 2
 
 
 @on_loop

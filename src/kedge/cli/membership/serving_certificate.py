@@ -1,7 +1,7 @@
-"""The serving certificate of an agent's endpoint: requested once its Node has the address, and renewed.
+"""The serving certificate of an agent's endpoint: requested once its Node exists, and renewed.
 
 The key and the certificate are in memory: each start of an agent requests another. API servers verify it against the
-cluster's authority, with the address and the name of the node.
+cluster's authority, with the node in its subject.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from kedge.api.views import NodeView
-from kedge.api.wellknown import AGENT_SERVING_SIGNER, NODE_KIND
+from kedge.api.wellknown import AGENT_HOST, AGENT_SERVING_SIGNER, NODE_KIND
 from kedge.backoff import jittered
 from kedge.cli.membership.certificates import agent_identity, renewal_of, request_certificate
 from kedge.cli.membership.component_membership import RENEWED_FROM, RENEWED_UNTIL
@@ -33,7 +32,6 @@ class ServingCertificate:
         client: Client,
         env: Env,
         node: str,
-        address: str,
         *,
         use: Callable[[bytes], None],
         notify: Callable[[str], None],
@@ -42,7 +40,6 @@ class ServingCertificate:
         self._client = client
         self._env = env
         self._node = node
-        self._address = address
         self._use = use
         self._notify = notify
         self._left = env.metrics.gauge(
@@ -74,22 +71,19 @@ class ServingCertificate:
             self._notify,
             signer=AGENT_SERVING_SIGNER,
             usage="server auth",
-            names=(self._address, self._node),
+            names=(AGENT_HOST,),
         )
         self._use(made.pem)
         return made
 
     async def _wait_for_node(self) -> None:
-        """The rule approves addresses that the Node has, so a request before that would wait for a person."""
+        """The rule approves certificates for a Node that exists; a request before that would wait for a person."""
         look_s = _LOOK_S_MIN
         while True:
             try:
-                found = await self._client.find(Key(NODE_KIND, "", self._node))
+                if await self._client.find(Key(NODE_KIND, "", self._node)) is not None:
+                    return
             except OperatingError:
-                found = None  # looked for again
-            if found is not None and self._address in (
-                each.address for each in found.as_view(NodeView).status.addresses
-            ):
-                return
+                pass  # looked for again
             await asyncio.sleep(look_s)
             look_s = min(2 * look_s, _LOOK_S_MAX)

@@ -1,7 +1,7 @@
 """Connections from the API server to agents: TLS both ways, with certificates of the cluster's authority.
 
 A Node has the address and the port of its agent in its status. They are read for each connection, so an agent that has
-started again is found at its new port. Its certificate must be for that address and for the user of that node.
+started again is found at its new port. Its certificate must be that of an agent, with the user of that node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kedge.api.access import NODES
 from kedge.api.objects import Object
 from kedge.api.requests import Get
 from kedge.api.views import NodeView
-from kedge.api.wellknown import NODE_KIND
+from kedge.api.wellknown import AGENT_HOST, NODE_KIND
 from kedge.env import Env
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import NODE_USER_PREFIX, Key
@@ -32,7 +32,7 @@ class AgentUnreachable(OperatingError):
 def agent_client_context(certificate: Path, authority: Path) -> ssl.SSLContext:
     """TLS for connections to agents: the API server's client certificate, and the authority of their own.
 
-    It verifies the time, the use and the address of a certificate; `AgentDialer` verifies its node.
+    It verifies the time and the use of a certificate; `AgentDialer` verifies that it is that of the node's agent.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -62,7 +62,11 @@ class AgentDialer:
         try:
             async with asyncio.timeout(self._limits.stream_connect_s):
                 reader, writer = await asyncio.open_connection(
-                    host, port, ssl=self._tls, limit=self._limits.stream_buffer_bytes
+                    host,
+                    port,
+                    ssl=self._tls,
+                    server_hostname=AGENT_HOST,
+                    limit=self._limits.stream_buffer_bytes,
                 )
         except ssl.SSLCertVerificationError as error:
             raise AgentUnreachable(

@@ -270,7 +270,7 @@ class ApiHandler:
             return
         self._check_path(caller, request)
         if path == INCIDENTS_PREFIX or path.startswith(INCIDENTS_PREFIX + b"/"):
-            serve_incidents(self.incidents, request, exchange, self._env)
+            serve_incidents(self.incidents, request, exchange, self._env, caller)
             return
         page = self._pages.get(path.rstrip(b"/") or b"/")
         if page is not None:

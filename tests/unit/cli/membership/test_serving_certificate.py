@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -59,7 +60,6 @@ async def serving(world: JoinWorld, node: str, endpoint: AgentEndpoint, user: st
         agent_client(world, user or node),
         world.env,
         node,
-        HOST,
         use=endpoint.use_certificate,
         notify=world.notes.append,
     )
@@ -153,3 +153,24 @@ async def test_an_agent_gets_no_certificate_of_another_node_and_its_own_is_refus
             await eventually(is_served)
             with pytest.raises(AgentUnreachable, match="is not the agent of node node-b"):
                 await way.connect("node-b")
+
+
+@on_loop
+async def test_a_certificate_of_an_agent_does_not_pass_for_that_of_a_server(tmp_path: Path) -> None:
+    """The agent listens on the address of the server, and its Node and its name claim that address too."""
+    async with (
+        join_world(tmp_path, QUICK) as world,
+        endpoint_in(world, tmp_path / "node") as (endpoint, port),
+        serving(world, "localhost", endpoint),
+    ):
+        await register(world, "localhost", port)
+        way = dialer(world, tmp_path)
+
+        async def is_served() -> bool:
+            return await connects(way, "localhost")
+
+        await eventually(is_served)
+        client = ssl.create_default_context(cadata=world.identity.authority.own.certificate_pem.decode())
+        for name in (HOST, "localhost"):
+            with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+                await asyncio.open_connection(HOST, port, ssl=client, server_hostname=name)

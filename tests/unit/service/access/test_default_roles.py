@@ -9,7 +9,9 @@ from tests.objects import asynchronous
 from kedge.api.access import AUTHENTICATED, CONTROLLERS, METRICS_READERS, SCHEDULERS, Caller
 from kedge.api.kinds import KINDS
 from kedge.api.wellknown import CLUSTER_ROLE_BINDING_KIND, CLUSTER_ROLE_KIND, ROLE_AUTOUPDATE
+from kedge.controllers import SHARED_LEASE
 from kedge.keys import Key
+from kedge.scheduler import DEFAULT_NAME
 from kedge.server.service.access.role_table import DEFAULT_ROLES
 from kedge.server.service.credentials.signing_rules import RIGHTS
 
@@ -101,8 +103,8 @@ async def test_components_may_not_make_roles_tokens_or_read_what_they_need_not()
     scheduler, controllers = Caller("s", (SCHEDULERS, AUTHENTICATED)), Caller("c", (CONTROLLERS, AUTHENTICATED))
     assert await allows(scheduler, wants("create", "pods/binding", "default", "p"))
     lease = wants("update", "leases", "kube-system", "x", group="coordination.k8s.io")
+    assert await allows(scheduler, lease)
     for each in (scheduler, controllers):
-        assert await allows(each, lease)
         assert not await allows(each, wants("create", "serviceaccounts/token", "default", "default"))
         assert not await allows(each, wants("create", "clusterrolebindings", group="rbac.authorization.k8s.io"))
         assert not await allows(each, wants("create", "secrets", "kube-system"))
@@ -111,6 +113,22 @@ async def test_components_may_not_make_roles_tokens_or_read_what_they_need_not()
     assert not await allows(scheduler, lease._replace(namespace="default"))
     assert not await allows(scheduler, wants("get", "secrets", "default", "s"))
     assert not await allows(scheduler, wants("delete", "pods", "default", "p"))
+
+
+@asynchronous
+async def test_controllers_update_their_own_lease_alone() -> None:
+    world = await guarded_world()
+    allows = world.service.access.allows
+    controllers = Caller("c", (CONTROLLERS, AUTHENTICATED))
+    own = wants("update", "leases", *SHARED_LEASE[1:], group="coordination.k8s.io")
+    assert await allows(controllers, own._replace(verb="create", name=""))
+    for verb in ("get", "update"):
+        assert await allows(controllers, own._replace(verb=verb))
+    for other in (DEFAULT_NAME, "other-controller"):
+        assert not await allows(controllers, own._replace(name=other))
+    assert not await allows(controllers, own._replace(namespace="default"))
+    for verb in ("patch", "delete"):
+        assert not await allows(controllers, own._replace(verb=verb))
 
 
 def test_default_roles_name_only_resources_that_are_served() -> None:

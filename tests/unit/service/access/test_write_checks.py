@@ -8,10 +8,11 @@ import pytest
 from tests.kit.access import ADA, ADMIN, binding, guarded_world, role, rule, written_by
 from tests.objects import World, asynchronous
 
-from kedge.api.access import CONTROLLERS, Caller
+from kedge.api.access import AUTHENTICATED, CONTROLLERS, SCHEDULERS, Caller
 from kedge.api.kinds import KINDS
 from kedge.api.tokens import format_token, token_secret
 from kedge.api.wellknown import CLUSTER_ROLE_BINDING_KIND, CLUSTER_ROLE_KIND, ROLE_KIND, SECRET_KIND, SYSTEM_NAMESPACE
+from kedge.controllers import SHARED_LEASE
 from kedge.errors import Forbidden, NotFound
 from kedge.keys import Key
 
@@ -138,3 +139,23 @@ async def test_a_component_that_patches_every_secret_makes_no_token_of_its_own()
     for patch in (stolen, {"data": {"groups": "c3lzdGVtOm1hc3RlcnM="}}, {"data": {"user": ""}}, {"data": None}):
         with pytest.raises(Forbidden):
             await world.service.patch(key, patch, options=written_by(controllers))
+
+
+@asynchronous
+async def test_a_scheduler_writes_leases_of_every_name_but_that_of_the_controllers() -> None:
+    """Its lease has the schedulerName of its pods, which a role cannot know."""
+    world = await guarded_world()
+    scheduler = Caller("s", (SCHEDULERS, AUTHENTICATED))
+    controllers = Caller("c", (CONTROLLERS, AUTHENTICATED))
+    plane = Caller("p", (CONTROLLERS, SCHEDULERS, AUTHENTICATED))
+    body: dict[str, Any] = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {}}
+    for name in ("default-scheduler", "other-scheduler"):
+        await write(world, scheduler, {**body, "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE}})
+    shared = {**body, "metadata": {"name": SHARED_LEASE.name, "namespace": SYSTEM_NAMESPACE}}
+    with pytest.raises(Forbidden, match="it is that of the controllers"):
+        await write(world, scheduler, shared)
+    await write(world, controllers, shared)
+    taken = {"spec": {"holderIdentity": "s"}}
+    with pytest.raises(Forbidden, match="it is that of the controllers"):
+        await world.service.patch(SHARED_LEASE, taken, options=written_by(scheduler))
+    await world.service.patch(SHARED_LEASE, taken, options=written_by(plane))

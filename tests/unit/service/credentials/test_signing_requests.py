@@ -26,7 +26,7 @@ from tests.objects import NODE, World, asynchronous, node
 from kedge.api.access import AUTHENTICATED, BOOTSTRAPPERS, Caller, joining_group
 from kedge.api.bootstrap_tokens import bootstrap_secret
 from kedge.api.kinds import KINDS
-from kedge.api.wellknown import SIGNING_REQUEST_KIND
+from kedge.api.wellknown import AGENT_HOST, SIGNING_REQUEST_KIND
 from kedge.errors import BadRequest, Forbidden, Invalid, NotFound
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -104,19 +104,33 @@ async def test_a_token_does_not_become_a_node_that_exists_or_another_component(t
 
 
 @asynchronous
-async def test_a_serving_certificate_is_for_addresses_of_the_own_node(tmp_path: Path) -> None:
+async def test_a_serving_certificate_has_the_name_of_agents_and_no_other(tmp_path: Path) -> None:
     world = await signing_world(tmp_path)
-    body = node("node-a")
-    body["status"]["addresses"] = [{"type": "InternalIP", "address": "10.0.0.1"}]
-    await world.service.create(NODE, body)
-    right = signing_request("a", request_pem(*NODE_A, ["10.0.0.1"]), "kubelet-serving", SERVING)
+    await world.service.create(NODE, node("node-a"))
+    right = signing_request("a", request_pem(*NODE_A, [AGENT_HOST]), "kubelet-serving", SERVING)
     found = certificate_of(await sent(world, agent_of("node-a"), right))
     assert found is not None
+    assert found.subject.rfc4514_string() == "CN=system:node:node-a,O=system:nodes"
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
-    for name, addresses in (("b", ["10.0.0.2"]), ("c", ["10.0.0.1", "api.example.com"])):
-        wrong = signing_request(name, request_pem(*NODE_A, addresses), "kubelet-serving", SERVING)
-        assert conditions_of(await sent(world, agent_of("node-a"), wrong)) == {}
+    assert [each.value for each in names] == [AGENT_HOST]
+    other = signing_request("b", request_pem(*NODE_A, [AGENT_HOST]), "kubelet-serving", SERVING)
+    assert conditions_of(await sent(world, agent_of("node-b"), other)) == {}
+
+
+@asynchronous
+async def test_an_agent_gets_no_certificate_of_an_address_that_it_wrote_to_its_node(tmp_path: Path) -> None:
+    """The address may be that of an API server: clients would accept the agent in its place."""
+    world = await signing_world(tmp_path)
+    await world.service.create(NODE, node("node-a"))
+    own = written_by(agent_of("node-a"))
+    status = {"addresses": [{"type": "InternalIP", "address": each} for each in ("127.0.0.1", "kedge.example")]}
+    await world.service.patch(Key("Node", "", "node-a"), {"status": status}, subresource="status", options=own)
+    for number, names in enumerate((["127.0.0.1"], ["kedge.example"], ["node-a"], [AGENT_HOST, "kedge.example"])):
+        body = signing_request(f"r-{number}", request_pem(*NODE_A, names), "kubelet-serving", SERVING)
+        assert conditions_of(await sent(world, agent_of("node-a"), body)) == {}
+        document = await decided(world, ADMIN, f"r-{number}")
+        assert certificate_of(document) is None, "approved by mistake"
+        assert AGENT_HOST in conditions_of(document)["Failed"]
 
 
 @asynchronous

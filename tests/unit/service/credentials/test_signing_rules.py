@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kedge.api.views import CertificateSigningRequestSpec
+from kedge.api.wellknown import AGENT_HOST
 from kedge.server.service.credentials.signing_rules import (
     COMPONENTS,
     NODE_CLIENT,
@@ -18,7 +19,7 @@ from kedge.server.service.credentials.signing_rules import (
 )
 
 NODE = RequestedCertificate("system:node:node-a", ("system:nodes",))
-SERVING = NODE._replace(names=("10.0.0.1", "node-a"))
+SERVING = NODE._replace(names=(AGENT_HOST,))
 SCHEDULER = RequestedCertificate("system:kube-scheduler", ("kedge:schedulers",))
 TOKEN, OWN = "system:bootstrap:abcdef", "system:node:node-a"
 EVERY = {NODE_CLIENT, OWN_CLIENT, OWN_NODE_CLIENT, OWN_NODE_SERVING, *COMPONENTS.values()}
@@ -35,43 +36,42 @@ AGENT_CLIENT, AGENT_SERVING, CLIENT = "kube-apiserver-client-kubelet", "kubelet-
 
 
 @pytest.mark.parametrize(
-    ("signer", "username", "wanted", "addresses", "right"),
+    ("signer", "username", "wanted", "exists", "right"),
     [
-        (AGENT_CLIENT, TOKEN, NODE, None, NODE_CLIENT),
-        (AGENT_CLIENT, OWN, NODE, (), OWN_NODE_CLIENT),
-        (AGENT_SERVING, OWN, SERVING, ("10.0.0.1",), OWN_NODE_SERVING),
-        (AGENT_SERVING, "kedge-admin", SERVING, ("10.0.0.1",), NODE_SERVING),
-        (CLIENT, TOKEN, SCHEDULER, None, "schedulerclient"),
-        (CLIENT, "system:kube-scheduler", SCHEDULER, None, OWN_CLIENT),
+        (AGENT_CLIENT, TOKEN, NODE, False, NODE_CLIENT),
+        (AGENT_CLIENT, OWN, NODE, True, OWN_NODE_CLIENT),
+        (AGENT_SERVING, OWN, SERVING, True, OWN_NODE_SERVING),
+        (AGENT_SERVING, "kedge-admin", SERVING, True, NODE_SERVING),
+        (CLIENT, TOKEN, SCHEDULER, False, "schedulerclient"),
+        (CLIENT, "system:kube-scheduler", SCHEDULER, False, OWN_CLIENT),
     ],
 )
 def test_a_request_is_approved_with_its_one_right(
-    signer: str, username: str, wanted: RequestedCertificate, addresses: tuple[str, ...] | None, right: str
+    signer: str, username: str, wanted: RequestedCertificate, exists: bool, right: str
 ) -> None:
-    assert plan_approval(spec(signer, username), wanted, addresses, {right}.__contains__) is not None
-    assert plan_approval(spec(signer, username), wanted, addresses, (EVERY - {right}).__contains__) is None
+    assert plan_approval(spec(signer, username), wanted, {right}.__contains__, node_exists=exists) is not None
+    assert plan_approval(spec(signer, username), wanted, (EVERY - {right}).__contains__, node_exists=exists) is None
 
 
 @pytest.mark.parametrize(
-    ("signer", "username", "wanted", "addresses"),
+    ("signer", "username", "wanted", "exists"),
     [
-        (AGENT_CLIENT, TOKEN, NODE, ()),  # the node exists
-        (AGENT_CLIENT, "system:node:node-b", NODE, ()),  # of another node
-        (AGENT_SERVING, OWN, SERVING, ("10.0.0.2",)),  # not an address of the node
-        (AGENT_SERVING, OWN, SERVING, None),  # there is no such node
-        (AGENT_SERVING, "system:node:node-b", SERVING, ("10.0.0.1",)),
-        (AGENT_SERVING, TOKEN, SERVING, ("10.0.0.1",)),
-        (CLIENT, TOKEN, RequestedCertificate("ada", ()), None),
-        (CLIENT, TOKEN, SCHEDULER._replace(groups=("kedge:controllers",)), None),
-        (CLIENT, TOKEN, SCHEDULER._replace(groups=("kedge:schedulers", "system:nodes")), None),
-        (CLIENT, TOKEN, SCHEDULER._replace(names=("10.0.0.1",)), None),
-        (CLIENT, TOKEN, NODE, None),
+        (AGENT_CLIENT, TOKEN, NODE, True),  # the node exists
+        (AGENT_CLIENT, "system:node:node-b", NODE, True),  # of another node
+        (AGENT_SERVING, OWN, SERVING, False),  # there is no such node
+        (AGENT_SERVING, "system:node:node-b", SERVING, True),
+        (AGENT_SERVING, TOKEN, SERVING, True),
+        (CLIENT, TOKEN, RequestedCertificate("ada", ()), False),
+        (CLIENT, TOKEN, SCHEDULER._replace(groups=("kedge:controllers",)), False),
+        (CLIENT, TOKEN, SCHEDULER._replace(groups=("kedge:schedulers", "system:nodes")), False),
+        (CLIENT, TOKEN, SCHEDULER._replace(names=("10.0.0.1",)), False),
+        (CLIENT, TOKEN, NODE, False),
     ],
 )
 def test_other_requests_wait_for_a_person(
-    signer: str, username: str, wanted: RequestedCertificate, addresses: tuple[str, ...] | None
+    signer: str, username: str, wanted: RequestedCertificate, exists: bool
 ) -> None:
-    assert plan_approval(spec(signer, username), wanted, addresses, EVERY.__contains__) is None
+    assert plan_approval(spec(signer, username), wanted, EVERY.__contains__, node_exists=exists) is None
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,16 @@ def test_other_requests_wait_for_a_person(
         (AGENT_CLIENT, NODE._replace(groups=("system:nodes", "admins")), "O=system:nodes"),
         (AGENT_CLIENT, RequestedCertificate("system:node:", ("system:nodes",)), "CN=system:node:NAME"),
         (AGENT_CLIENT, SERVING, "no host names"),
-        (AGENT_SERVING, NODE, "addresses"),
+        (AGENT_SERVING, NODE, AGENT_HOST),
+        (AGENT_SERVING, NODE._replace(names=("127.0.0.1",)), AGENT_HOST),
+        (AGENT_SERVING, NODE._replace(names=("node-a",)), AGENT_HOST),
+        (AGENT_SERVING, NODE._replace(names=("*.kedge.invalid",)), AGENT_HOST),
+        (AGENT_SERVING, NODE._replace(names=(AGENT_HOST, "kedge.example")), AGENT_HOST),
     ],
 )
 def test_a_signer_refuses_a_subject_that_is_not_its_own(signer: str, wanted: RequestedCertificate, why: str) -> None:
     assert why in signer_problem(spec(signer, OWN), wanted)
-    assert plan_approval(spec(signer, OWN), wanted, ("10.0.0.1",), EVERY.__contains__) is None
+    assert plan_approval(spec(signer, OWN), wanted, EVERY.__contains__, node_exists=True) is None
 
 
 def test_a_signer_refuses_other_uses_of_the_key() -> None:

@@ -24,6 +24,7 @@ from kedge.api.wellknown import (
     AUTHENTICATION_GROUP,
     AUTHORIZATION_GROUP,
     CERTIFICATES_GROUP,
+    CONTROLLERS_LEASE,
     EVENTS_GROUP,
     KEDGE_GROUP,
     LEASES_GROUP,
@@ -226,9 +227,20 @@ _COMPONENTS: Final = (
         groups=(CONTROLLERS,),
     ),
     DefaultRole(
+        # A scheduler chooses its name, and so that of its lease. `write_checks` keeps it from the lease of controllers.
         "kedge:leases",
         (rule("get create update", LEASES_GROUP, "leases"),),
-        groups=(SCHEDULERS, CONTROLLERS),
+        groups=(SCHEDULERS,),
+        namespace=SYSTEM_NAMESPACE,
+    ),
+    DefaultRole(
+        "kedge:controllers-lease",
+        (
+            rule("create", LEASES_GROUP, "leases"),  # the name of a new object is not known before its body is read
+            PolicyRule(verbs=("get", "update"), api_groups=(LEASES_GROUP,), resources=("leases",),
+                       resource_names=(CONTROLLERS_LEASE,)),
+        ),
+        groups=(CONTROLLERS,),
         namespace=SYSTEM_NAMESPACE,
     ),
 )  # fmt: skip

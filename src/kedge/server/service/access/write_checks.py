@@ -1,7 +1,8 @@
 """Writes that could give rights away, proved where the object is known: inside the attempt of the write.
 
 A role or binding must not grant rights that its writer lacks; a token must not be for a user that its writer may not
-impersonate; an agent writes its own node, its lease and its pods. Administrators and the server itself are exempt.
+impersonate; an agent writes its own node, its lease and its pods; a scheduler does not write the controllers' lease.
+Administrators and the server itself are exempt.
 """
 
 from __future__ import annotations
@@ -9,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kedge.api.access import AUTHENTICATED, MASTERS, Attributes, Caller, account_of_user, node_of
+from kedge.api.access import (
+    AUTHENTICATED,
+    CONTROLLERS,
+    MASTERS,
+    SCHEDULERS,
+    Attributes,
+    Caller,
+    account_of_user,
+    node_of,
+)
 from kedge.api.objects import Object
 from kedge.api.requests import RequestOptions
 from kedge.api.tokens import parse_token_secret
@@ -18,6 +28,7 @@ from kedge.api.wellknown import (
     BOOTSTRAP_TOKEN_TYPE,
     CLUSTER_ROLE_BINDING_KIND,
     CLUSTER_ROLE_KIND,
+    CONTROLLERS_LEASE,
     LEASE_KIND,
     NODE_KIND,
     NODE_LEASE_NAMESPACE,
@@ -192,6 +203,14 @@ def _check_lease(access: Authorizer, caller: Caller, old: Object | None, new: Ob
     if node and new.key[1:] != (NODE_LEASE_NAMESPACE, node):
         raise Forbidden(
             f'leases "{new.key.name}" is forbidden: the agent of node {node} may write the lease of this node alone',
+            key=new.key,
+        )
+    # Roles cannot exclude a name. A process with both groups runs both parts.
+    shared = new.key[1:] == (SYSTEM_NAMESPACE, CONTROLLERS_LEASE)
+    if shared and SCHEDULERS in caller.groups and CONTROLLERS not in caller.groups:
+        raise Forbidden(
+            f'leases "{new.key.name}" is forbidden: it is that of the controllers: start the scheduler with another'
+            " --name",
             key=new.key,
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
-from kedge.api.wellknown import SIGNING_REQUEST_KIND
+from kedge.api.wellknown import EVENT_KIND, SIGNING_REQUEST_KIND
+from kedge.server.service.access.event_checks import check_event
 from kedge.server.service.access.write_checks import check_write
 from kedge.server.service.core import Core, Proof
 from kedge.server.service.credentials.signing_requests import complete
@@ -14,8 +15,10 @@ async def checked_write(core: Core, proof: Proof, options: WriteOptions, old: Ob
     """Check a create or an update, and return the object to store.
 
     Raises:
-        Forbidden, NotFound: as `check_write`.
+        Forbidden, NotFound: as `check_write` and `check_event`.
         BadRequest: a certificate signing request cannot be read.
     """
     check_write(core, options, old, new)
+    if new.key.kind == EVENT_KIND:
+        await check_event(core, options, old, new)
     return new if new.key.kind != SIGNING_REQUEST_KIND else await complete(core, proof, options, old, new)

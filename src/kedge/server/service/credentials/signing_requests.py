@@ -17,7 +17,7 @@ from kedge.api.conditions import TRUE, condition, set_condition
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.validation.certificates import APPROVED, DENIED, FAILED
-from kedge.api.views import CertificateSigningRequestView, NodeView
+from kedge.api.views import CertificateSigningRequestView
 from kedge.api.wellknown import CERTIFICATES_GROUP, NODE_KIND
 from kedge.errors import BadRequest, Forbidden
 from kedge.keys import NO_REVISION, Key
@@ -80,18 +80,15 @@ async def _decide(
     """Approve a new request if a rule does."""
     spec = request.as_view(CertificateSigningRequestView).spec
     caller = Caller(spec.username, spec.groups)
-    addresses: tuple[str, ...] | None = None
     node = node_to_read(spec, wanted)
-    if node:
-        found = await proof.object(Key(NODE_KIND, "", node))
-        addresses = None if found is None else tuple(each.address for each in found.as_view(NodeView).status.addresses)
+    exists = bool(node) and await proof.object(Key(NODE_KIND, "", node)) is not None
 
     def allows(right: str) -> bool:
         return bool(spec.username) and core.access.allows_nowait(
             caller, Attributes("create", CERTIFICATES_GROUP, _RESOURCE, right, "", "")
         ) is True  # fmt: skip
 
-    approval = plan_approval(spec, wanted, addresses, allows)
+    approval = plan_approval(spec, wanted, allows, node_exists=exists)
     if approval is not None:
         _add(core, document, APPROVED, approval.reason, approval.message)
 

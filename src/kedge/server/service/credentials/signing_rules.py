@@ -1,7 +1,7 @@
 """Rules about certificates: which requests a signer can sign, and which are approved without a person. Pure.
 
 An agent or component that joins has a bootstrap token with the right for its one identity; later it renews its own
-certificate. Serving certificates are for addresses that the agent's own Node has.
+certificate. Serving certificates name the agent's node in their subject, and have no host name of any machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from kedge.api.access import CONTROLLERS, CONTROLLERS_USER, MASTERS, NODES, SCHEDULER_USER, SCHEDULERS
 from kedge.api.names import subdomain_problem
 from kedge.api.views import CertificateSigningRequestSpec
-from kedge.api.wellknown import AGENT_CLIENT_SIGNER, AGENT_SERVING_SIGNER, CLIENT_SIGNER
+from kedge.api.wellknown import AGENT_CLIENT_SIGNER, AGENT_HOST, AGENT_SERVING_SIGNER, CLIENT_SIGNER
 from kedge.keys import NODE_USER_PREFIX
 
 SIGNERS: Final = (AGENT_CLIENT_SIGNER, AGENT_SERVING_SIGNER, CLIENT_SIGNER)
@@ -75,45 +75,46 @@ def signer_problem(spec: CertificateSigningRequestSpec, wanted: RequestedCertifi
         return f"its subject must be O={NODES}, CN={NODE_USER_PREFIX}NAME"
     if spec.signer_name == AGENT_CLIENT_SIGNER and wanted.names:
         return "a client certificate has no host names: leave them out"
-    if spec.signer_name == AGENT_SERVING_SIGNER and not wanted.names:
-        return "a serving certificate needs the addresses of the node"
+    if spec.signer_name == AGENT_SERVING_SIGNER and wanted.names != (AGENT_HOST,):
+        # With an address or a name of an API server, the agent could pass for that server.
+        return f"the only name of a serving certificate must be {AGENT_HOST}"
     return ""
 
 
 def node_to_read(spec: CertificateSigningRequestSpec, wanted: RequestedCertificate) -> str:
-    """The node whose state decides about a request; empty if none does."""
+    """The node whose existence decides about a request; empty if none does."""
     return _node(wanted) if spec.signer_name in (AGENT_CLIENT_SIGNER, AGENT_SERVING_SIGNER) else ""
 
 
 def plan_approval(
     spec: CertificateSigningRequestSpec,
     wanted: RequestedCertificate,
-    node_addresses: Sequence[str] | None,
     allows: Callable[[str], bool],
+    *,
+    node_exists: bool,
 ) -> Approval | None:
     """Whether a request is approved without a person; None leaves it to one.
 
-    `node_addresses` are those of the node that it is about, None if there is no such node. `allows` is whether the
-    user that made the request has a right to approval.
+    `node_exists` is about the node that it names. `allows` is whether the user that made the request has a right to
+    approval.
     """
     if signer_problem(spec, wanted):
         return None
     own = spec.username == wanted.user
     match spec.signer_name:
         case signer if signer == AGENT_SERVING_SIGNER:
-            known = {*(node_addresses or ()), _node(wanted)}
-            if node_addresses is None or not set(wanted.names) <= known:
+            if not node_exists:
                 return None
             if own and allows(OWN_NODE_SERVING):
-                return Approval("OwnAddresses", "its names are addresses of its own node")
+                return Approval("OwnNode", "an agent serves for its own node")
             # An agent with the kubeconfig of an administrator requests as that user.
             if allows(NODE_SERVING):
-                return Approval("NodeAddresses", "its names are addresses of the node, for which its user may ask")
+                return Approval("AnyNode", "its user may ask for the certificate of any node")
         case signer if signer == AGENT_CLIENT_SIGNER:
             if own and allows(OWN_NODE_CLIENT):
                 return Approval("Renewal", "an agent renews its own certificate")
             # A stolen token adds nodes. It must not become a node that exists, with the Secrets of its pods.
-            if not own and node_addresses is None and allows(NODE_CLIENT):
+            if not own and not node_exists and allows(NODE_CLIENT):
                 return Approval("Joined", "an agent joins with a token")
         case _:
             right = COMPONENTS.get((wanted.user, wanted.groups))

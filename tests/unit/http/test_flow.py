@@ -19,12 +19,14 @@ from kedge.limits import Limits
 from kedge.server.http.exchange import Exchange
 from kedge.server.http.flow.levels import PriorityLevel, classify
 from kedge.server.http.flow.list_costs import ListShape
+from kedge.server.http.parameters import parse_query
 from kedge.server.http.routes import resource_path
 from kedge.server.http.server import ApiServer
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
+TABLE = b"application/json;as=Table;v=v1;g=meta.k8s.io"
 BEA = Caller("bea", (AUTHENTICATED,))
 SMALL = Limits(http_other_seats_max=1, http_flow_waiting_max=2, http_waiting_max=3)
 
@@ -160,10 +162,43 @@ async def test_lists_are_costed_by_the_bytes_of_the_last_one() -> None:
         assert (await sent)[0] == 200
 
 
-def lane_estimate(api: Flooded) -> int:
+def lane_estimate(api: Flooded, query: str = "", accept: bytes = b"") -> int:
     path = resource_path(MAPS.encode())
     assert path is not None
-    return api.server.handler.flow.costs.estimate(ListShape.of(path, {}))
+    return api.server.handler.flow.costs.estimate(ListShape.of(path, parse_query(query.encode()), accept))
+
+
+@on_loop
+async def test_a_list_of_few_large_objects_costs_their_bytes_and_that_of_another_form_its_own() -> None:
+    limits = Limits(http_list_bytes_max=64 * 1024, http_list_bytes_unknown=1_000)
+    async with flooded_api(limits) as api:
+        for n in range(10):
+            body = {**config_map(f"m{n}"), "data": {"x": "x" * 100_000}}
+            assert (await api.send(ADMIN, "POST", MAPS, body))[0] == 201
+        assert (await api.send(ADMIN, "GET", MAPS))[0] == 200
+        whole = lane_estimate(api)
+        assert 1_000_000 < whole < 1_100_000
+        assert lane_estimate(api, accept=TABLE) == 1_000
+        accept = f"Accept: {TABLE.decode()}"
+        assert (await api.send(ADMIN, "GET", MAPS, None, accept))[0] == 200
+        assert lane_estimate(api) == whole, "a Table says nothing about the size of the objects"
+        assert lane_estimate(api, accept=TABLE) == 16 * 1024
+        assert lane_estimate(api, "includeObject=Object", TABLE) == 1_000
+        assert (await api.send(ADMIN, "GET", f"{MAPS}?includeObject=Object", None, accept))[0] == 200
+        assert lane_estimate(api, "includeObject=Object", TABLE) > 1_000_000
+        assert lane_estimate(api, accept=b"text/html") == whole, "it is refused, and costs what it would have"
+
+
+@on_loop
+async def test_a_collection_that_is_deleted_in_a_batch_costs_its_bytes() -> None:
+    limits = Limits(http_list_bytes_unknown=1_000)
+    async with flooded_api(limits) as api:
+        for n in range(40):
+            body = {**config_map(f"m{n}"), "data": {"x": "x" * 10_000}}
+            assert (await api.send(ADMIN, "POST", MAPS, body))[0] == 201
+        calls = [["DELETE", MAPS, {}, None]]
+        assert (await api.send(ADMIN, "POST", "/kedge/batch", calls))[0] == 200
+        assert lane_estimate(api) > 400_000
 
 
 @on_loop

@@ -24,7 +24,7 @@ from kedge.server.http.routes import ResourcePath
 GET_UNITS, LIST_UNITS, WRITE_UNITS = 1, 4, 2
 """Work that a request begins in one turn of the loop. A unit is about 100 µs, TLS included."""
 LIST_BYTES_MIN = 16 * 1024
-"""The least that a list costs: a short one is sent at once, and its bytes are not counted."""
+"""The least that a list costs: to begin it is as much work as to copy so many bytes."""
 _READS = frozenset({"GET", "HEAD"})
 
 
@@ -43,7 +43,7 @@ class Seat:
         self._held = True
 
     def leave(self, streamed_bytes: int | None = None) -> None:
-        """The request has ended, or needs no seat from now on. A list that was sent whole has so many bytes."""
+        """The request has ended, or needs no seat from now on. A list that was sent to its end has so many bytes."""
         if self._shape is not None and streamed_bytes is not None:
             self._control.costs.observe(self._shape, max(streamed_bytes, LIST_BYTES_MIN))
         self.park()
@@ -247,4 +247,4 @@ def _list_shape(path: ResourcePath | None, request: HttpRequest) -> ListShape | 
     query = parse_query(request.query)
     if flag(query, "watch") and request.method == "GET":
         return None
-    return ListShape.of(path, query)
+    return ListShape.of(path, query, request.headers.get(b"accept", b""))

@@ -1104,6 +1104,11 @@ class Limits:
         "a request that waited this long gets 429: its client may have given up",
         metric="kedge_http_flow_wait_seconds",
     )
+    http_store_check_s: float = bound(
+        0.5,
+        "/readyz and /healthz ask the store again after this time: anyone may send them",
+        metric="kedge_http_flow_waiting",
+    )
     http_watches_max: int = bound(
         3_500, "open watches; the rest of the connections is for requests", metric="kedge_http_watches_refused_total"
     )

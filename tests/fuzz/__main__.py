@@ -20,10 +20,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.fuzz.client_runs import TRANSPORTS, fuzz_client, keep
+from tests.fuzz.identities import tls_contexts
 from tests.fuzz.openapi import fuzz_openapi
 from tests.fuzz.peer import Peer, Tally
-from tests.fuzz.runs import CORPUS, check_nothing_half_written, delete_created, fuzz_raw, fuzz_requests, prepare
+from tests.fuzz.runs import (
+    CORPUS,
+    check_nothing_half_written,
+    delete_created,
+    fuzz_raw,
+    fuzz_requests,
+    open_page,
+    prepare,
+)
 from tests.kit.api_server import ServerProcess, running_server
+from tests.kit.audit import EVERYTHING
+from tests.kit.encryption import write_keys
 
 from kedge.api.access import MASTERS
 from kedge.client.http import read_kubeconfig
@@ -65,7 +76,14 @@ class MemoryGrowth:
 
 def peer_of(server: ServerProcess) -> Peer:
     address = read_kubeconfig(server.kubeconfig)
-    return Peer(address.host, address.port, address.tls)
+    return Peer(address.host, address.port, tls_contexts(server.state))
+
+
+def server_options(folder: Path) -> tuple[str, ...]:
+    """An audit of all bodies, and encrypted Secrets: both see what requests hold."""
+    policy = folder / "policy.yaml"
+    policy.write_text(EVERYTHING)
+    return "--audit-policy", str(policy), "--encryption-keys", str(write_keys(folder / "keys.yaml", "key-1"))
 
 
 def admin_certificate(state: Path) -> Path:
@@ -93,6 +111,8 @@ async def fuzz(server: ServerProcess, wanted: int, seed: int) -> Tally:
         print(f"memory: {memory.warm_mb:,.0f} after {WARM_REPLIES:,} replies, then {memory.last_mb:,.0f}, {grown:+.0%}")
     if memory.problem:
         peer.tally.fault(memory.problem, b"")
+    await open_page(peer)  # last, because its server then keeps the commits since
+    await fuzz_requests(peer, seed, _ROUND)
     return peer.tally
 
 
@@ -118,7 +138,7 @@ def main() -> int:
     began_s = time.monotonic()
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder,
-        running_server(Path(folder) / "state") as server,
+        running_server(Path(folder) / "state", *server_options(Path(folder))) as server,
     ):
         tallies = [asyncio.run(fuzz(server, asked.requests, asked.seed))]
         if importlib.util.find_spec("schemathesis") is not None:

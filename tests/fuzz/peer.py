@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
+from tests.fuzz.identities import ADMINISTRATOR, Identity
+from tests.fuzz.own_paths import SESSION
 from tests.fuzz.raw_cases import RawCase
 from tests.fuzz.requests import FuzzRequest
 
@@ -72,13 +75,20 @@ class _Replies:
 class Peer:
     """Where the server is, and the tally of all that was sent to it."""
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, host: str, port: int, tls: Mapping[Identity, ssl.SSLContext] | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
         self.tally = Tally()
+        self.session = SESSION
+        """The cookie of the session with the page, once there is one."""
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        name = self._host if self._tls is not None else None
-        return await asyncio.open_connection(self._host, self._port, ssl=self._tls, server_hostname=name)
+    async def connect(self, identity: Identity = ADMINISTRATOR) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._tls is None:
+            return await asyncio.open_connection(self._host, self._port)
+        tls = self._tls[identity]
+        return await asyncio.open_connection(self._host, self._port, ssl=tls, server_hostname=self._host)
+
+    def _on_wire(self, data: bytes) -> bytes:
+        return data.replace(SESSION.encode(), self.session.encode())
 
     async def send_raw(self, case: RawCase) -> None:
         """Send a case, and read to the end of the connection."""
@@ -90,7 +100,7 @@ class Peer:
             async with asyncio.timeout(HANG_S):
                 with suppress(ConnectionError, ssl.SSLError):
                     for each in case.pieces:
-                        writer.write(each)
+                        writer.write(self._on_wire(each))
                         await writer.drain()
                     if case.half_close:
                         await self._close_side(writer)
@@ -144,9 +154,9 @@ class Peer:
         for code in replies.codes:
             self.tally.count(code, case.name, whole)
 
-    async def send_requests(self, requests: list[FuzzRequest]) -> None:
+    async def send_requests(self, requests: list[FuzzRequest], identity: Identity = ADMINISTRATOR) -> None:
         """Send requests on one connection, one at a time; open another when the server closes it."""
-        reader, writer = await self.connect()
+        reader, writer = await self.connect(identity)
         for each in requests:
             self.tally.cases += 1
             sent = each.encoded()
@@ -154,8 +164,8 @@ class Peer:
                 async with asyncio.timeout(HANG_S):
                     if writer.is_closing() or reader.at_eof():
                         writer.close()
-                        reader, writer = await self.connect()
-                    writer.write(sent)
+                        reader, writer = await self.connect(identity)
+                    writer.write(self._on_wire(sent))
                     code, closes = await _reply(reader, head_only=each.method == "HEAD")
                 self.tally.count(code, f"{each.method} {each.target}", sent)
                 if closes:

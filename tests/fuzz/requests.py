@@ -5,10 +5,13 @@ Drawn from a seeded source of randomness, so that a seed is a run.
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+from tests.fuzz.own_paths import own_target, page_headers
 
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.types import FieldFacts, FieldShape, TypeFacts, type_table
@@ -25,9 +28,11 @@ ACCEPTS = (
     "application/json", "*/*", "application/json;as=Table;v=v1;g=meta.k8s.io", "text/html", "application/yaml",
     "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf", ";;;", "",
 )  # fmt: skip
+DEEP_TEXT = base64.urlsafe_b64encode(b'{"x":' + b"[" * 2_000 + b"]" * 2_000 + b"}").decode()
+"""What a continue token holds, with deep brackets."""
 PARAMETERS = {
     "limit": ("1", "0", "-1", "x", "9" * 30, "1.5"),
-    "continue": ("x", "e30=", "eyJydiI6MX0=", "\x00", "%"),
+    "continue": (DEEP_TEXT, "x", "e30=", "eyJydiI6MX0=", "\x00", "%"),
     "resourceVersion": ("0", "1", "9" * 25, "-1", "x", "１"),
     "resourceVersionMatch": ("Exact", "NotOlderThan", "x"),
     "labelSelector": ("a=b", "a in (b", "a notin (b,c)", "!a", "a==b,c!=d", ",", "(((((", "a=b=c", "é", "a in ()"),
@@ -73,6 +78,7 @@ STRINGS = (
     "v1",
     "Pod",
     "Always",
+    "²",
 )
 NUMBERS = (0, 1, -1, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e308, True)
 BODIES = (
@@ -134,7 +140,13 @@ BODIES = (
     b'{"metadata":{"finalizers":["x"]}}',
     b'{"metadata":{"resourceVersion":"x"}}',
     b'{"metadata":{"uid":7}}',
+    b'{"metadata":{"resourceVersion":"' + b"9" * 5_000 + b'"}}',
+    b'{"metadata":{"resourceVersion":"\xc2\xb2"}}',
+    b'{"preconditions":{"resourceVersion":"\xc2\xb2"}}',
+    b'{"preconditions":{"resourceVersion":"' + b"9" * 5_000 + b'"}}',
+    b'{"decision":"a:1","changes":"quota/x.cpu=+2"}',
 )
+FENCES = ("Lease.coordination.k8s.io/default/a@1", "Lease/default/a@²", "x@", "@1", "x@" + "9" * 5_000)
 _OTHER_PATHS = (
     "/",
     "/api",
@@ -148,9 +160,8 @@ _OTHER_PATHS = (
     "/livez",
     "/readyz/store",
     "/metrics",
+    "/openapi/v2",
     "/kedge/batch",
-    "/kedge/origins/pods",
-    "/kedge/debug/x",
     "/apis/metrics.k8s.io/v1beta1/pods",
     "/apis/metrics.k8s.io/v1beta1/nodes/a",
     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
@@ -174,6 +185,9 @@ class FuzzRequest(NamedTuple):
     target: str
     headers: dict[str, str]
     body: bytes
+
+    def with_headers(self, more: dict[str, str]) -> FuzzRequest:
+        return self._replace(headers={**self.headers, **more})
 
     def encoded(self) -> bytes:
         lines = [f"{self.method} {self.target} HTTP/1.1", "Host: x", f"Content-Length: {len(self.body)}"]
@@ -203,12 +217,14 @@ def _batch(source: random.Random) -> FuzzRequest:
 
 def _alone(source: random.Random) -> FuzzRequest:
     method = source.choice(METHODS)
-    if source.random() < 0.1:
-        target, kind = source.choice(_OTHER_PATHS), source.choice(_KINDS)
+    kind, way = source.choice(_KINDS), source.random()
+    if way < 0.08:
+        target = source.choice(_OTHER_PATHS)
     else:
-        kind = source.choice(_KINDS)
         target = _resource_target(source, kind, method)
-    headers = {}
+        if way < 0.18:
+            target = own_target(source, target)
+    headers = page_headers(source, target)
     if source.random() < 0.3:
         headers["Accept"] = source.choice(ACCEPTS)
     if method in ("POST", "PUT", "PATCH", "DELETE"):
@@ -216,7 +232,9 @@ def _alone(source: random.Random) -> FuzzRequest:
     if source.random() < 0.02:
         headers["Impersonate-User"] = source.choice(("ada", "system:node:node-1", "é", ""))
     if source.random() < 0.02:
-        headers[source.choice(("Kedge-Operation", "Kedge-Fence", "Kedge-Origins"))] = source.choice(STRINGS[:4])
+        headers[source.choice(("Kedge-Operation", "Kedge-Fence", "Kedge-Origins"))] = source.choice(
+            (*STRINGS[:4], *FENCES)
+        )
     return FuzzRequest(method, target, headers, _body(source, kind, method))
 
 

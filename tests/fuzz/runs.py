@@ -7,6 +7,8 @@ import json
 import random
 from pathlib import Path
 
+from tests.fuzz.identities import IDENTITIES, WEIGHTS
+from tests.fuzz.own_paths import SESSION
 from tests.fuzz.peer import FAULTS_MAX, Peer, Tally
 from tests.fuzz.raw_cases import MAPS, RawCase, raw_case
 from tests.fuzz.requests import FuzzRequest, fuzz_request
@@ -49,13 +51,17 @@ async def fuzz_requests(peer: Peer, seed: int, count: int) -> None:
     source = random.Random(f"requests {seed}")
     every = [fuzz_request(source) for _ in range(count)]
     bursts = [every[first : first + _BURST] for first in range(0, count, _BURST)]
-    left = iter(bursts)
+    callers = source.choices(IDENTITIES, WEIGHTS, k=len(bursts))
+    left = iter([
+        ([each.with_headers(caller.header(source)) for each in burst], caller)
+        for burst, caller in zip(bursts, callers, strict=True)
+    ])  # fmt: skip
 
     async def send_some() -> None:
-        for burst in left:
+        for burst, caller in left:
             if len(peer.tally.faults) >= FAULTS_MAX:
                 return
-            await peer.send_requests(burst)
+            await peer.send_requests(burst, caller)
 
     await asyncio.gather(*(send_some() for _ in range(AT_ONCE)))
 
@@ -71,6 +77,22 @@ async def prepare(peer: Peer) -> None:
             for path, name in bodies
         ]
     )
+
+
+async def open_page(peer: Peer) -> None:
+    """Begin a session with the page, for the requests of its data."""
+    link = json.loads((await _exchange(peer, b"POST /ui/link")).partition(b"\r\n\r\n")[2])["path"]
+    reply = await _exchange(peer, b"GET " + link.encode())
+    peer.session = reply.partition(b"kedge-ui=")[2].partition(b";")[0].decode()
+    assert len(peer.session) == len(SESSION)
+
+
+async def _exchange(peer: Peer, line: bytes) -> bytes:
+    reader, writer = await peer.connect()
+    writer.write(b"%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % line)
+    received = await reader.read()
+    writer.close()
+    return received
 
 
 def _collection(kind: Kind, namespace: str) -> str:
@@ -91,10 +113,7 @@ async def delete_created(peer: Peer) -> None:
 
 async def check_nothing_half_written(peer: Peer) -> None:
     """No object exists of a request that was cut off, or that stood inside another one's body."""
-    reader, writer = await peer.connect()
-    writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % MAPS)
-    received = await reader.read()
-    writer.close()
+    received = await _exchange(peer, b"GET " + MAPS)
     assert received.startswith(b"HTTP/1.1 200")
     assert b'"name":"half-' not in received, "a request that was cut off was carried out"
     assert b'"name":"smuggled-' not in received, "a body was taken for a request"

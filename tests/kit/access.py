@@ -60,15 +60,17 @@ class GuardedApi:
         self.handler = handler
 
     async def send(
-        self, caller: Caller | None, method: str, path: str, body: Any = None, *headers: str
+        self, caller: Caller | None, method: str, path: str, body: Any = None, *headers: str, address: str = ""
     ) -> tuple[int, Any]:
-        """The code and the decoded body of one reply."""
+        """The code and the decoded body of one reply; `address` is the one that the request comes from."""
         data = b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", f"Content-Length: {len(data)}"]
         lines.append(f"Content-Type: {'application/merge-patch+json' if method == 'PATCH' else 'application/json'}")
         if caller is not None:
             lines.append(f"Authorization: Named {','.join([caller.user, *caller.recorded_groups])}")
-        reply = await exchange(self.port, "\r\n".join([*lines, *headers, "", ""]).encode() + data, end=False)
+        reply = await exchange(
+            self.port, "\r\n".join([*lines, *headers, "", ""]).encode() + data, end=False, address=address
+        )
         head, _, rest = reply.partition(b"\r\n\r\n")
         try:
             return int(head.split()[1]), json.loads(rest)

@@ -75,9 +75,10 @@ async def local_api(
         await store.close()
 
 
-async def exchange(port: int, *sent: bytes, end: bool = True) -> bytes:
+async def exchange(port: int, *sent: bytes, end: bool = True, address: str = "") -> bytes:
     """Send bytes on one connection and return everything that comes back until the server closes it."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    local = (address, 0) if address else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=local)
     for each in sent:
         writer.write(each)
         await writer.drain()

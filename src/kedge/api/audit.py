@@ -70,6 +70,8 @@ class _BodyVersion(msgspec.Struct, frozen=True):
 
 
 _decoder: Final = msgspec.json.Decoder(_BodyVersion)
+_DIGITS_MAX: Final = 19
+"""A longer number is no revision. Python converts no number of thousands of digits."""
 
 
 def _named(request: Request[Any]) -> Revision:
@@ -80,9 +82,9 @@ def _named(request: Request[Any]) -> Revision:
             try:
                 body = request.body
                 found = _decoder.decode(body) if isinstance(body, bytes) else msgspec.convert(body, _BodyVersion)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 return NO_REVISION  # a JSON patch, or a body that the service refuses
             named = found.metadata.resource_version
-            return int(named) if named.isdecimal() else NO_REVISION
+            return int(named) if named.isdecimal() and len(named) <= _DIGITS_MAX else NO_REVISION
         case _:
             return NO_REVISION

@@ -119,6 +119,6 @@ class PageHandler(Generic[_W]):
 def _body(request: HttpRequest) -> dict[str, str]:
     try:
         found: dict[str, str] = msgspec.json.decode(request.body or b"{}", type=dict[str, str])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the parameters of an action are a JSON object of texts: {error}") from error
     return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from tests.objects import CONFIG_MAP, asynchronous, config_map, make_world
 
 from kedge.api.audit import audit_facts
 from kedge.api.requests import Create, Delete, DeleteOptions, Get, GetOptions, Patch, Update, WriteOptions
-from kedge.errors import Conflict
+from kedge.errors import BadRequest, Conflict
 from kedge.keys import Key, Origin
 
 SETTINGS = Key("ConfigMap", "default", "settings")
@@ -39,6 +42,15 @@ def test_a_failure_has_its_name_and_code_and_no_revision() -> None:
     update = Update(SETTINGS, {"metadata": {"resourceVersion": "5"}}, "", BY_ALICE)
     facts = audit_facts(update, None, Conflict("it has changed", key=SETTINGS, revision=9))
     assert (facts.outcome, facts.code, facts.revision_before, facts.revision) == ("Conflict", 409, 5, 0)
+
+
+@pytest.mark.parametrize("body", [
+    {"metadata": {"resourceVersion": "9" * 5_000}},
+    b'{"metadata":{"na\xffme":"a"}}',
+    b'{"data":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+])  # fmt: skip
+def test_a_body_that_names_no_version_has_no_revision(body: Any) -> None:
+    assert audit_facts(Patch(SETTINGS, body, options=BY_ALICE), None, BadRequest("no")).revision_before == 0
 
 
 @asynchronous

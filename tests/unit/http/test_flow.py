@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 from tests.kit.access import ADA, ADMIN, GuardedApi, account, add_defaults, agent_of, binding
 from tests.kit.access import NamedAuthenticator as ByHeader
 from tests.kit.api_server import local_api
 from tests.kit.loops import eventually, on_loop
 
 from kedge.api.access import AUTHENTICATED, CONTROLLERS, SCHEDULERS, Caller
+from kedge.api.requests import List
+from kedge.errors import Unavailable
 from kedge.limits import Limits
 from kedge.server.http.exchange import Exchange
 from kedge.server.http.flow.levels import PriorityLevel, classify
 from kedge.server.http.flow.list_costs import ListShape
+from kedge.server.http.parameters import parse_query
 from kedge.server.http.routes import resource_path
 from kedge.server.http.server import ApiServer
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
+TABLE = b"application/json;as=Table;v=v1;g=meta.k8s.io"
 BEA = Caller("bea", (AUTHENTICATED,))
 SMALL = Limits(http_other_seats_max=1, http_flow_waiting_max=2, http_waiting_max=3)
 
@@ -160,10 +168,43 @@ async def test_lists_are_costed_by_the_bytes_of_the_last_one() -> None:
         assert (await sent)[0] == 200
 
 
-def lane_estimate(api: Flooded) -> int:
+def lane_estimate(api: Flooded, query: str = "", accept: bytes = b"") -> int:
     path = resource_path(MAPS.encode())
     assert path is not None
-    return api.server.handler.flow.costs.estimate(ListShape.of(path, {}))
+    return api.server.handler.flow.costs.estimate(ListShape.of(path, parse_query(query.encode()), accept))
+
+
+@on_loop
+async def test_a_list_of_few_large_objects_costs_their_bytes_and_that_of_another_form_its_own() -> None:
+    limits = Limits(http_list_bytes_max=64 * 1024, http_list_bytes_unknown=1_000)
+    async with flooded_api(limits) as api:
+        for n in range(10):
+            body = {**config_map(f"m{n}"), "data": {"x": "x" * 100_000}}
+            assert (await api.send(ADMIN, "POST", MAPS, body))[0] == 201
+        assert (await api.send(ADMIN, "GET", MAPS))[0] == 200
+        whole = lane_estimate(api)
+        assert 1_000_000 < whole < 1_100_000
+        assert lane_estimate(api, accept=TABLE) == 1_000
+        accept = f"Accept: {TABLE.decode()}"
+        assert (await api.send(ADMIN, "GET", MAPS, None, accept))[0] == 200
+        assert lane_estimate(api) == whole, "a Table says nothing about the size of the objects"
+        assert lane_estimate(api, accept=TABLE) == 16 * 1024
+        assert lane_estimate(api, "includeObject=Object", TABLE) == 1_000
+        assert (await api.send(ADMIN, "GET", f"{MAPS}?includeObject=Object", None, accept))[0] == 200
+        assert lane_estimate(api, "includeObject=Object", TABLE) > 1_000_000
+        assert lane_estimate(api, accept=b"text/html") == whole, "it is refused, and costs what it would have"
+
+
+@on_loop
+async def test_a_collection_that_is_deleted_in_a_batch_costs_its_bytes() -> None:
+    limits = Limits(http_list_bytes_unknown=1_000)
+    async with flooded_api(limits) as api:
+        for n in range(40):
+            body = {**config_map(f"m{n}"), "data": {"x": "x" * 10_000}}
+            assert (await api.send(ADMIN, "POST", MAPS, body))[0] == 201
+        calls: list[Any] = [["DELETE", MAPS, {}, None]]
+        assert (await api.send(ADMIN, "POST", "/kedge/batch", calls))[0] == 200
+        assert lane_estimate(api) > 400_000
 
 
 @on_loop
@@ -280,3 +321,98 @@ async def test_a_list_whose_client_does_not_read_gives_its_place_to_others_and_g
 
 def exchanges(api: Flooded) -> list[Exchange]:
     return [each._exchange for each in api.server.connections.open if each._exchange is not None]
+
+
+class CountedLists:
+    """Passes requests on to a service, and counts its lists."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self.kinds = service.kinds
+        self.lists = 0
+        self.error: Exception | None = None
+
+    async def send(self, request: Any) -> Any:
+        self.lists += isinstance(request, List)
+        if self.error is not None:
+            raise self.error
+        return await self._service.send(request)
+
+
+@on_loop
+async def test_readiness_checks_at_about_the_same_time_ask_the_store_once() -> None:
+    async with flooded_api(Limits(http_store_check_s=3_600.0)) as api:
+        api.empty(PriorityLevel.OTHERS)
+        health: Any = api.server.handler._health
+        health._service = counted = CountedLists(api.service)
+        answers = await asyncio.gather(*(api.send(None, "GET", "/readyz") for _ in range(10)))
+        assert [code for code, _ in answers] == [200] * 10
+        assert (await api.send(None, "GET", "/healthz"))[0] == 200
+        assert counted.lists == 1
+        health._asked_s -= 3_600.0
+        counted.error = Unavailable("the disk is gone")
+        code, text = await api.send(None, "GET", "/readyz")
+        assert (code, b"the disk is gone" in text, counted.lists) == (500, True, 2)
+        assert (await api.send(None, "GET", "/livez"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "code"),
+    [
+        ("/livez", "", 200),
+        ("/readyz", "", 200),
+        ("/version", "", 200),
+        (f"{MAPS}/a", "Authorization: Bearer a.b.c", 401),
+    ],
+)
+@on_loop
+async def test_open_paths_and_bearer_tokens_wait_for_their_turn_and_are_refused_beyond_the_queue(
+    path: str, header: str, code: int
+) -> None:
+    async with flooded_api(Limits(http_flow_waiting_max=2)) as api:
+        flow = api.server.handler.flow
+        flow._left, flow._turn_due = 0, True  # no turn until the one below
+        headers = [header] if header else []
+        sent = [asyncio.ensure_future(api.send(None, "GET", path, None, *headers)) for _ in range(5)]
+        await eventually(lambda: sum(each.done() for each in sent) == 3)
+        assert [each.result()[0] for each in sent if each.done()] == [429] * 3
+        flow._turn()
+        assert sorted([found for found, _ in await asyncio.gather(*sent)]) == [code] * 2 + [429] * 3
+
+
+@on_loop
+async def test_renewals_and_probes_get_through_a_flood_without_identity() -> None:
+    """A fifth of the requests of each connection shows a token, and none of them waits for the answer to another."""
+    limits = Limits(http_turn_units_max=4, http_lease_turn_units_max=1, http_flow_waiting_max=20, http_wait_s_max=600.0)
+    async with flooded_api(limits) as api:
+        api.empty(PriorityLevel.OTHERS)
+        await api.send(ADMIN, "POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
+        agent, place = agent_of("n1"), LEASE.rpartition("/")[0]
+        lease = {"metadata": {"name": "n1"}, "spec": {"holderIdentity": "n1"}}
+        assert (await api.send(agent, "POST", place, lease))[0] == 201
+        codes: Counter[int] = Counter()
+        flooding = [asyncio.ensure_future(flood(api.port, codes)) for _ in range(60)]
+        await eventually(lambda: codes[429] > 100)
+        answered = sum(codes.values())
+        for _ in range(10):
+            assert (await api.send(agent, "PATCH", LEASE, {"spec": {"leaseDurationSeconds": 5}}))[0] == 200
+        assert (await api.send(None, "GET", "/livez", address="127.0.0.2"))[0] == 200
+        assert sum(codes.values()) > answered, "the flood went on meanwhile"
+        for each in flooding:
+            each.cancel()
+        await asyncio.gather(*flooding, return_exceptions=True)
+
+
+async def flood(port: int, codes: Counter[int]) -> None:
+    """Send requests without identity on one connection, for ever."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    paths = ["/readyz", "/version", "/healthz", "/livez", f"{MAPS}/a"]
+    try:
+        for path in itertools.cycle(paths):
+            token = "Authorization: Bearer a.b.c\r\n" if path.startswith("/api") else ""
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n{token}\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            codes[int(head.split()[1])] += 1
+    finally:
+        writer.close()

@@ -255,6 +255,78 @@ async def test_a_get_that_cannot_wait_is_refused_and_the_caller_goes_on() -> Non
     assert control._requests[PriorityLevel.OTHERS].used == 0
 
 
+def admitted(control: FlowControl, *addresses: str, units: int = 1) -> list[asyncio.Task[None]]:
+    return [asyncio.ensure_future(control.admit(each, units, 0.0)) for each in addresses]
+
+
+@on_loop
+async def test_work_for_unknown_callers_is_part_of_a_turn_and_holds_no_seat() -> None:
+    control = control_with(http_turn_units_max=6)
+    tasks = admitted(control, *["a"] * 12, units=3)
+    seen = []
+    while done(tasks) < len(tasks):
+        await turns()
+        seen.append(done(tasks))
+        assert control._unknown.used == 0
+    steps = [now - before for before, now in zip([0, *seen], seen, strict=False)]
+    assert max(steps) == 2
+    assert not control._unknown._flows
+
+
+@on_loop
+async def test_an_address_is_answered_soon_although_another_one_floods() -> None:
+    control = control_with(http_turn_units_max=2, http_flow_waiting_max=100)
+    flood = admitted(control, *["flood"] * 80)
+    await turns()
+    (probe,) = admitted(control, "probe")
+    await turns(4)
+    assert probe.done()
+    assert done(flood) < 20
+    await asyncio.gather(*flood)
+
+
+@on_loop
+async def test_renewals_begin_while_unknown_callers_flood() -> None:
+    control = control_with(http_turn_units_max=4, http_lease_turn_units_max=1, http_flow_waiting_max=100)
+    flood = admitted(control, *["flood"] * 80)
+    renewals = begun(control, *[AGENT] * 5, method="PUT", path=LEASE)
+    await turns()
+    assert done(renewals) == 5
+    before = done(flood)
+    await turns(3)
+    assert done(flood) - before <= 3, "a turn is short while a renewal is under way"
+    for each in renewals:
+        (await each).leave()
+    await asyncio.gather(*flood)
+
+
+@on_loop
+async def test_an_address_with_too_many_requests_is_refused_and_others_are_not() -> None:
+    control = control_with(http_flow_waiting_max=2)
+    control._left, control._turn_due = 0, True  # no turn but the one below
+    flood, probe = admitted(control, *["flood"] * 5), admitted(control, "probe")
+    await turns(2)
+    refused = [each.exception() for each in flood if each.done()]
+    assert [getattr(each, "retry_after_s", None) for each in refused] == [1.0] * 3
+    control._turn()
+    await asyncio.gather(*probe)
+
+
+@on_loop
+async def test_a_cancelled_request_of_an_unknown_caller_leaves_the_queue() -> None:
+    control = control_with()
+    for turns_first in (False, True):
+        control._left, control._turn_due = 0, True
+        (waiting,) = admitted(control, "a")
+        await turns(2)
+        waiting.cancel()
+        if turns_first:
+            control._turn()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (control._unknown.used, control._unknown.waiting) == (0, 0)
+        control._turn()
+
+
 def lane_of(**limits: int) -> FlowLane:
     return FlowLane("test", 1, limits.get("waiting_max", 100), limits.get("flow_waiting_max", 100))
 

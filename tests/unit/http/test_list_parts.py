@@ -151,3 +151,36 @@ def test_no_turn_of_the_loop_makes_a_whole_list(
         assert max(map(len, chunks)) < 2 * SLICE_BYTES
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        ("/api/v1/events", "application/json"),
+        ("/api/v1/events?pretty=true", "application/json"),
+        ("/apis/events.k8s.io/v1/events", "application/json"),
+        ("/api/v1/events?includeObject=Object", TABLE),
+        ("/api/v1/events", PARTIAL),
+    ],
+)
+def test_few_large_objects_leave_in_slices_too(path: str, accept: str) -> None:
+    @on_loop
+    async def check() -> None:
+        size, count = SLICE_BYTES // 2, 6
+        async with local_api() as (server, port):
+            service = server.handler._service
+            await service.create(KINDS.of_key_kind("Namespace"), {"metadata": {"name": "default"}})
+            for number in range(count):
+                metadata = {"name": f"e{number}", "annotations": {"example.com/x": "x" * size}}
+                about = {"kind": "Pod", "name": "p", "namespace": "default"}
+                body = {"metadata": metadata, "involvedObject": about, "message": "m", "reason": "R"}
+                await service.create(KINDS.of_key_kind("Event"), body, namespace="default")
+            head = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: {accept}\r\n\r\n"
+            reply = await exchange(port, head.encode(), end=False)
+        chunks = chunks_of(reply)
+        shown = json.loads(b"".join(chunks))
+        assert len(shown.get("items") or shown["rows"]) == count
+        assert len(chunks) >= count // 2
+        assert max(map(len, chunks)) < 2 * SLICE_BYTES
+
+    check()

@@ -112,3 +112,8 @@ def test_a_damaged_file_of_keys_is_not_replaced_silently(tmp_path: Path, text: b
     with pytest.raises(Terminal, match="restore it or move it away"):
         keys_in(tmp_path)
     assert (tmp_path / FILE).read_bytes() == text
+
+
+def test_a_token_with_deep_brackets_is_not_known(tmp_path: Path) -> None:
+    deep = base64.urlsafe_b64encode(b"[" * 1_500 + b"]" * 1_500).rstrip(b"=").decode()
+    assert keys_in(tmp_path).verify(f"{deep}.{encoded({})}.AAAA") is None

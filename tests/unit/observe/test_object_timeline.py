@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 from tests.kit.records import BEGAN, WEB, call, decision
 
 from kedge.api.kinds import KINDS
@@ -205,3 +207,11 @@ def test_a_trace_has_a_named_thread_per_lane_a_slice_per_decision_and_paired_flo
 
 def test_an_object_that_no_record_has_has_no_entries() -> None:
     assert object_timeline(Key("Pod", "default", "stranger"), recording()).entries == ()
+
+
+@pytest.mark.parametrize("zones", [None, {}, {"zone-a": None}, {"zone-a": {"hard": None}}])
+def test_a_quota_of_zones_without_limits_is_in_the_timeline(zones: Any) -> None:
+    bare = version(QUOTA, 30, zones=zones)
+    commits = [CommitRecord(30, at(1), (bare,))]
+    found = object_timeline(QUOTA, replace(recording(), commits=commits))
+    assert any("ZoneQuota risk created" in line for line in found.lines())

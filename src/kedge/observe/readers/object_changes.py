@@ -135,7 +135,7 @@ def _is_owned(found: Object) -> bool:
 
 
 def _spec_summary(key: Key, found: Object) -> str:
-    spec: dict[str, Any] = found.edit().get("spec", {})
+    spec: dict[str, Any] = found.edit().get("spec") or {}
     match key.kind:
         case wellknown.DEPLOYMENT_KIND | wellknown.REPLICA_SET_KIND:
             images = ", ".join(each.get("image", "") for each in spec["template"]["spec"]["containers"])
@@ -152,9 +152,9 @@ def _spec_summary(key: Key, found: Object) -> str:
             target = spec.get("target") or {}
             return f" of {target.get('kind', '')} {target.get('name', '')}: {len(spec.get('stages', ()))} stages"
         case wellknown.RESOURCE_QUOTA_KIND:
-            return f": {_pairs(spec.get('hard', {}))}"
+            return f": {_pairs(spec.get('hard') or {})}"
         case wellknown.ZONE_QUOTA_KIND:
-            return ": " + "; ".join(f"{zone} {_pairs(each.get('hard', {}))}" for zone, each in spec["zones"].items())
+            return ": " + "; ".join(f"{zone} {_pairs(hard)}" for zone, hard in _hard(key, found).items())
     return ""
 
 
@@ -187,18 +187,18 @@ def _quota_use(key: Key, name: str, old: Object | None, new: Object) -> Iterator
 
 def _hard(key: Key, found: Object) -> dict[str, dict[str, Any]]:
     """The limits of a quota by zone; a ResourceQuota has one nameless zone."""
-    spec = found.edit().get("spec", {})
+    spec = found.edit().get("spec") or {}
     if key.kind == RESOURCE_QUOTA_KIND:
-        return {"": spec.get("hard", {})}
-    return {zone: each.get("hard", {}) for zone, each in spec.get("zones", {}).items()}
+        return {"": spec.get("hard") or {}}
+    return {zone: (each or {}).get("hard") or {} for zone, each in (spec.get("zones") or {}).items()}
 
 
 def _used(key: Key, found: Object) -> dict[str, dict[str, Any]]:
     """The reserved amounts of a quota by zone; empty before they are counted."""
-    status = found.edit().get("status", {})
+    status = found.edit().get("status") or {}
     if key.kind == RESOURCE_QUOTA_KIND:
-        return {"": status["used"]} if "used" in status else {}
-    return {zone: each.get("used", {}) for zone, each in status.get("zones", {}).items()}
+        return {"": status["used"]} if status.get("used") is not None else {}
+    return {zone: (each or {}).get("used") or {} for zone, each in (status.get("zones") or {}).items()}
 
 
 def _pairs(amounts: dict[str, Any]) -> str:

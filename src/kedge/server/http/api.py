@@ -14,7 +14,6 @@ import msgspec
 
 from kedge.api.access import Caller
 from kedge.api.http_batch import BATCH_PATH
-from kedge.api.requests import List, ListOptions
 from kedge.api.types import type_table
 from kedge.api.wellknown import METRICS_GROUP, ROTATE_KEYS_PATH
 from kedge.caches import show_caches
@@ -28,13 +27,13 @@ from kedge.server.http.batches import serve_batch
 from kedge.server.http.discovery import Discovery
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.fast.plain_gets import PlainGet
-from kedge.server.http.flow import FlowControl
+from kedge.server.http.flow import GET_UNITS, TOKEN_UNITS, FlowControl
+from kedge.server.http.health import HealthChecks
 from kedge.server.http.incidents import INCIDENTS_PREFIX, serve_incidents
 from kedge.server.http.negotiation import wants_aggregated_discovery
 from kedge.server.http.openapi import OpenApi
 from kedge.server.http.origins import ORIGINS_PREFIX, serve_origin
 from kedge.server.http.page_hook import LINK_PATH, PAGE_PREFIX, MountedPage, answer_link
-from kedge.server.http.parameters import parse_query
 from kedge.server.http.pod_streams import PodStreams, is_stream
 from kedge.server.http.reply_head import Header
 from kedge.server.http.request_audit import begin_audit
@@ -57,6 +56,7 @@ AUTHORITY_PATH = b"/kedge/authority"
 """The certificate of the authority, for components that join: it is public, and they check its hash."""
 DEBUG_PREFIX = b"/kedge/debug/"
 """Documents about the inside of the process: names of objects in every namespace, and texts of errors."""
+_HEALTH = (b"/readyz/", b"/livez/", b"/healthz/")
 _LOG = logging.getLogger(__name__)
 KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "36"
 """The version of the Kubernetes API that is served: clients compare it with their own."""
@@ -86,6 +86,7 @@ class ApiHandler:
         self.page: MountedPage | None = None
         """The page below `/ui/`; None on a server without one."""
         self.flow = FlowControl(env)
+        self._health = HealthChecks(service, env)
         self._resources = Resources(service, env)
         self._reviews = Reviews(service, env)
         self._usage = UsageMetrics(service, env)
@@ -217,10 +218,14 @@ class ApiHandler:
 
     async def _answer(self, request: HttpRequest, exchange: Exchange) -> None:
         path = request.path
-        if await self._answered_openly(path, request, exchange):
+        if self._is_open(request):
+            if await self._admitted(exchange, GET_UNITS):
+                await self._answer_openly(path, request, exchange)
             return
         shown = self._page_caller(request) or self._authenticator.caller(request)
         if shown is None:
+            if not await self._admitted(exchange, TOKEN_UNITS):
+                return
             shown = await self._authenticator.token_caller(request, self._service, self._env)
         caller = self._acting(shown, request, exchange)
         if path == BACKUP_PATH:
@@ -232,6 +237,11 @@ class ApiHandler:
             exchange.respond(200, _encode(await self._service.rotate_keys(caller)))
         else:
             await self._answer_in_turn(request, exchange, caller)
+
+    async def _admitted(self, exchange: Exchange, units: int) -> bool:
+        """Wait until work for a caller that is not known may begin. Returns whether its client is still there."""
+        await self.flow.admit(exchange.connection.address, units, exchange.begun_s)
+        return not exchange.closed
 
     async def _answer_in_turn(self, request: HttpRequest, exchange: Exchange, caller: Caller) -> None:
         """Answer when flow control lets the request begin."""
@@ -291,48 +301,29 @@ class ApiHandler:
         else:
             await self._resources.serve(found, request, exchange, caller)
 
-    async def _answered_openly(self, path: bytes, request: HttpRequest, exchange: Exchange) -> bool:
-        """Answer a request that needs no identity. Returns whether it was one."""
+    def _is_open(self, request: HttpRequest) -> bool:
+        """Whether the request needs no identity."""
+        path = request.path
+        if path in OPEN_PATHS or path.startswith(_HEALTH):
+            return True
+        if path == AUTHORITY_PATH:
+            return bool(self.authority_pem)
+        return self.page is not None and self._is_page(path) and self.page.caller_of(request) is None
+
+    async def _answer_openly(self, path: bytes, request: HttpRequest, exchange: Exchange) -> None:
         if path == b"/version":
             self._version(request, exchange)
-        elif path in OPEN_PATHS or path.startswith((b"/readyz/", b"/livez/", b"/healthz/")):
-            await self._health(request, exchange)
-        elif path == AUTHORITY_PATH and self.authority_pem:
+        elif path == AUTHORITY_PATH:
             exchange.respond(200, _encode({"authority": self.authority_pem}))
-        elif self.page is not None and self._is_page(path) and self.page.caller_of(request) is None:
+        elif self.page is not None and self._is_page(path):
             await self.page.answer(request, exchange)
         else:
-            return False
-        return True
+            await self._health.serve(request, exchange, ready=self.ready)
 
     def _check_path(self, caller: Caller, request: HttpRequest) -> None:
         """Raise `Forbidden` if the caller may not request a path that is no resource."""
         verb = _PATH_VERBS.get(request.method, request.method.lower())
         self._service.access.check_path(caller, verb, request.path.decode("latin-1"))
-
-    # -- health ------------------------------------------------------------------------------------
-
-    async def _health(self, request: HttpRequest, exchange: Exchange) -> None:
-        """`/livez`: the loop turns. `/readyz` and `/healthz`: requests are served, and the store answers."""
-        checks: dict[str, str] = {"ping": ""}
-        if not request.path.startswith(b"/livez"):
-            checks["serving"] = "" if self.ready else "not started yet, or stopping"
-            checks["store"] = await self._store_problem()
-        failed = {name: why for name, why in checks.items() if why}
-        lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in checks.items()]
-        verdict = f"{request.path.decode('latin-1').strip('/')} check {'failed' if failed else 'passed'}"
-        verbose = failed or "verbose" in parse_query(request.query)
-        text = "\n".join([*lines, verdict, ""]) if verbose else "ok"
-        exchange.respond(500 if failed else 200, text.encode(), content_type=b"text/plain; charset=utf-8")
-
-    async def _store_problem(self) -> str:
-        kind = next(iter(self._service.kinds))
-        try:
-            async with asyncio.timeout(2.0):
-                await self._service.send(List(kind, ListOptions(limit=1)))
-        except (OperatingError, TimeoutError) as error:
-            return str(error) or "no answer in two seconds"
-        return ""
 
     # -- documents ---------------------------------------------------------------------------------
 

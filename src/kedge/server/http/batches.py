@@ -142,6 +142,7 @@ class _CallExchange(Exchange, kw_only=True):
         self._parts.append(data)
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        self.streamed_bytes += sum(map(len, pieces))
         self._parts.extend(pieces)
 
     async def drained(self) -> None:

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 SLICE_ITEMS: Final = 32
 """Items of a list that are written before other requests get a turn."""
 SLICE_BYTES: Final = 256 * 1024
-"""As `SLICE_ITEMS`, for a list whose items are copied and not looked at: half a millisecond at most."""
+"""As `SLICE_ITEMS`, in bytes: half a millisecond of copying at most. One item may be larger."""
 _END: Final = b"]}"
 _INDENT: Final = 2
 _T = TypeVar("_T")
@@ -63,44 +63,45 @@ def object_members(
     """As `ObjectList.json`."""
     kind = found.kind
     whole = splice_list(kind.api_version, kind.kind, (), found.revision, found.continue_token, found.remaining)
-    objects = ([b",".join([each.json() for each in part])] for part in converted_slices(found.objects, convert))
-    yield ListMember(whole[: -len(_END)], objects)
+    objects = (each.json() for each in converted(found.objects, convert))
+    yield ListMember(whole[: -len(_END)], _byte_slices(objects, SLICE_ITEMS))
     if origins:
         yield ListMember(b'],"kedge":[', _origin_slices(found.objects))
     if removed is not None:
         yield ListMember(b'],"kedgeRemoved":[', ([_encode(part)[1:-1]] for part in slices_of(removed)))
 
 
-def converted_slices(objects: Sequence[Object], convert: Convert | None) -> Iterator[Sequence[Object]]:
-    for part in slices_of(objects):
-        yield part if convert is None else [convert(each) for each in part]
+def converted(objects: Iterable[Object], convert: Convert | None) -> Iterable[Object]:
+    return objects if convert is None else map(convert, objects)
 
 
-def document_members(head: dict[str, Any], name: str, slices: Iterable[Sequence[Any]]) -> Iterator[ListMember]:
+def document_members(head: dict[str, Any], name: str, items: Iterable[Any]) -> Iterator[ListMember]:
     """A list whose items are encoded: `head` with one more member."""
-    yield ListMember(_encode(head)[:-1] + b',"%b":[' % name.encode(), ([_encode(part)[1:-1]] for part in slices))
+    yield ListMember(_encode(head)[:-1] + b',"%b":[' % name.encode(), _byte_slices(map(_encode, items), SLICE_ITEMS))
 
 
 def stored_members(found: StoredList, blocks: ListBlocks, *, origins: bool) -> Iterator[ListMember]:
     """As `object_members`, of stored versions, in slices of about `SLICE_BYTES` where there are so many."""
     kind = found.kind
     whole = splice_list(kind.api_version, kind.kind, (), found.revision, found.continue_token, found.remaining)
-    yield ListMember(whole[: -len(_END)], _stored_slices(blocks.blocks(found.entries)))
+    yield ListMember(whole[: -len(_END)], _byte_slices(blocks.blocks(found.entries)))
     if origins:
         yield ListMember(b'],"kedge":[', _origin_slices(found.entries))
 
 
-def _stored_slices(blocks: Iterable[bytes]) -> Iterator[Sequence[bytes]]:
+def _byte_slices(texts: Iterable[bytes], texts_max: int | None = None) -> Iterator[Sequence[bytes]]:
+    """Texts separated by commas, in slices of about `SLICE_BYTES`. A text is made when its slice is."""
     parts: list[bytes] = []
-    size = 0
-    for block in blocks:
-        if size + len(block) > SLICE_BYTES and parts:
+    size, count = 0, 0
+    for text in texts:
+        if parts and (size + len(text) > SLICE_BYTES or count == texts_max):
             yield parts
-            parts, size = [], 0
+            parts, size, count = [], 0, 0
         if parts:
             parts.append(b",")
-        parts.append(block)
-        size += len(block)
+        parts.append(text)
+        size += len(text)
+        count += 1
     if parts:
         yield parts
 

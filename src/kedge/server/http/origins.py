@@ -15,7 +15,7 @@ from kedge.api.wellknown import KEDGE_API_VERSION
 from kedge.errors import BadRequest, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.server.http.exchange import Exchange, HttpRequest
-from kedge.server.http.parameters import parse_query
+from kedge.server.http.parameters import is_number, parse_query
 from kedge.server.http.resources import Resources
 from kedge.server.http.routes import attributes_of, resource_path
 from kedge.server.service import Service
@@ -73,6 +73,6 @@ def origin_document(found: VersionOrigin, asked: Revision, condition: str = "") 
 def _revision(text: str) -> Revision:
     if not text:
         return NO_REVISION
-    if not text.isdigit() or not int(text):
-        raise BadRequest(f"revision={text}: a revision is a positive number")
+    if not is_number(text) or not int(text):
+        raise BadRequest(f"revision={text[:40]}: a revision is a positive number")
     return int(text)

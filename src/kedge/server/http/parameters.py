@@ -72,12 +72,17 @@ def flag(query: Query, name: str) -> bool | None:
     raise BadRequest(f"{name} is true or false, not {text!r}")
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number that is not negative, and fits 64 bits."""
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
 def number(query: Query, name: str) -> int | None:
     """A whole number that is not negative; None if the parameter is absent or empty."""
     text = query.get(name, "")
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
+    if not is_number(text):
         raise BadRequest(f"{name} is a whole number of at least 0, not {text!r}")
     return int(text)
 
@@ -125,8 +130,8 @@ def delete_options(query: Query, body: Mapping[str, Any], caller: str, origin: O
     if not isinstance(conditions, Mapping):
         raise BadRequest("preconditions is an object with uid and resourceVersion")
     version = str(conditions.get("resourceVersion") or "")
-    if version and not version.isdigit():
-        raise BadRequest(f"preconditions.resourceVersion is a number, not {version!r}")
+    if version and not is_number(version):
+        raise BadRequest(f"preconditions.resourceVersion is a number, not {version[:80]!r}")
     every = body.get("dryRun") or [query.get("dryRun", "")]
     return DeleteOptions(
         caller=caller,
@@ -153,8 +158,8 @@ def with_kedge_headers(options: _O, headers: Mapping[bytes, bytes]) -> _O:
 
 def _fence(text: str) -> Fence:
     key, at, revision = text.rpartition("@")
-    if not at or not revision.isdigit():
-        raise BadRequest(f"{http_headers.FENCE.decode()} is KIND/NAMESPACE/NAME@REVISION, not {text!r}")
+    if not at or not is_number(revision):
+        raise BadRequest(f"{http_headers.FENCE.decode()} is KIND/NAMESPACE/NAME@REVISION, not {text[:80]!r}")
     return Fence(Key.parse(key), int(revision))
 
 

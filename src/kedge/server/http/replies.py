@@ -10,6 +10,7 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -24,10 +25,11 @@ from kedge.env import Env
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.list_blocks import ListBlocks
 from kedge.server.http.list_parts import (
+    SLICE_BYTES,
     SLICE_ITEMS,
     Convert,
     ListMember,
-    converted_slices,
+    converted,
     document_members,
     indented_parts,
     object_members,
@@ -63,8 +65,9 @@ class Replier:
 
     def raw(self, body: bytes, code: int = 200, headers: Iterable[Header] = ()) -> None:
         """Send JSON that is encoded already."""
-        if self._pretty:
-            body = msgspec.json.format(body, indent=2)
+        self._whole(msgspec.json.format(body, indent=2) if self._pretty else body, code, headers)
+
+    def _whole(self, body: bytes, code: int = 200, headers: Iterable[Header] = ()) -> None:
         if self._gzip and len(body) >= GZIP_BYTES_MIN:
             body = gzip.compress(body, compresslevel=1, mtime=0)
             headers = (*headers, (b"Content-Encoding", b"gzip"))
@@ -124,10 +127,11 @@ class Replier:
         if not self._origins:
             await self.listed(found, form, convert)
             return
-        await self._stream(object_members(found, convert, origins=True, removed=[each.removed for each in written]))
+        members = object_members(found, convert, origins=True, removed=[each.removed for each in written])
+        await self._list(members, len(found.objects))
 
     async def listed(self, found: ObjectList, form: ReplyForm, convert: Convert | None = None) -> None:
-        """Send a list: a short one at once, a long one in slices with a turn for others after each."""
+        """Send a list: a short one at once, one of many items or bytes in slices with a turn for others after each."""
         await self._list(self._members(found, form, convert), len(found.objects))
 
     async def stored(self, found: StoredList, blocks: ListBlocks) -> None:
@@ -135,10 +139,20 @@ class Replier:
         await self._list(stored_members(found, blocks, origins=self._origins), len(found.entries))
 
     async def _list(self, members: Iterable[ListMember], count: int) -> None:
-        if count <= SLICE_ITEMS:
-            self.raw(b"".join([piece for part in plain_parts(members) for piece in part]))
-        else:
-            await self._stream(members)
+        parts = indented_parts(members) if self._pretty else plain_parts(members)
+        if count > SLICE_ITEMS:
+            await self._stream(parts)
+            return
+        pieces: list[bytes] = []
+        size = 0
+        for part in parts:
+            pieces += part
+            size += sum(map(len, part))
+            if size > SLICE_BYTES:
+                await self._stream(chain((pieces,), parts))
+                return
+        self._exchange.streamed_bytes = size
+        self._whole(b"".join(pieces))
 
     def _members(self, found: ObjectList, form: ReplyForm, convert: Convert | None) -> Iterator[ListMember]:
         if form is ReplyForm.OBJECT:
@@ -147,15 +161,13 @@ class Replier:
         head["metadata"] = _list_metadata(found)
         items = "rows" if form is ReplyForm.TABLE else "items"
         head.pop(items)
-        slices, now = converted_slices(found.objects, convert), self._env.now()
+        objects, now = converted(found.objects, convert), self._env.now()
         if form is ReplyForm.TABLE:
-            rows = ([row_of(found.kind, each, now, self._include) for each in part] for part in slices)
-            return document_members(head, items, rows)
-        return document_members(head, items, ([partial(each.edit(), each) for each in part] for part in slices))
+            return document_members(head, items, (row_of(found.kind, each, now, self._include) for each in objects))
+        return document_members(head, items, (partial(each.edit(), each) for each in objects))
 
-    async def _stream(self, members: Iterable[ListMember]) -> None:
+    async def _stream(self, parts: Iterable[Sequence[bytes]]) -> None:
         exchange = self._exchange
-        parts = indented_parts(members) if self._pretty else plain_parts(members)
         squeeze = zlib.compressobj(1, zlib.DEFLATED, 31) if self._gzip else None
         exchange.start(200, headers=((b"Content-Encoding", b"gzip"),) if squeeze is not None else ())
         for part in parts:

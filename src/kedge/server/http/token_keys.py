@@ -87,7 +87,7 @@ class SigningKeys:
         try:
             header, claims = msgspec.json.decode(_bytes(head)), msgspec.json.decode(_bytes(body))
             raw = _bytes(signature)
-        except (msgspec.MsgspecError, binascii.Error, ValueError):
+        except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError):
             return None
         if not isinstance(header, dict) or not isinstance(claims, dict) or len(raw) != 2 * _HALF_BYTES:
             return None

@@ -209,7 +209,7 @@ def continue_after(revision: Revision, last: Key) -> str:
 def _parse_continue(kind: Kind, options: ListOptions) -> tuple[Revision, Key]:
     try:
         token = msgspec.json.decode(base64.urlsafe_b64decode(options.continue_token), type=_Continue)
-    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+    except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError) as error:
         raise BadRequest("continue is not a token of this server: begin the list again without it") from error
     if not NO_REVISION <= token.rv <= _REVISION_MAX or (options.namespace and token.ns != options.namespace):
         raise BadRequest("continue belongs to another list: begin this one again without it")

@@ -23,8 +23,10 @@ from kedge.server.http.routes import ResourcePath
 
 GET_UNITS, LIST_UNITS, WRITE_UNITS = 1, 4, 2
 """Work that a request begins in one turn of the loop. A unit is about 100 µs, TLS included."""
+TOKEN_UNITS = 3
+"""The check of a bearer token: a signature, or a read of the store."""
 LIST_BYTES_MIN = 16 * 1024
-"""The least that a list costs: a short one is sent at once, and its bytes are not counted."""
+"""The least that a list costs: to begin it is as much work as to copy so many bytes."""
 _READS = frozenset({"GET", "HEAD"})
 
 
@@ -43,7 +45,7 @@ class Seat:
         self._held = True
 
     def leave(self, streamed_bytes: int | None = None) -> None:
-        """The request has ended, or needs no seat from now on. A list that was sent whole has so many bytes."""
+        """The request has ended, or needs no seat from now on. A list that was sent to its end has so many bytes."""
         if self._shape is not None and streamed_bytes is not None:
             self._control.costs.observe(self._shape, max(streamed_bytes, LIST_BYTES_MIN))
         self.park()
@@ -73,7 +75,10 @@ class FlowControl:
         self._lists = {
             each: FlowLane(f"{each.value} lists", limits.http_list_bytes_max, *waiting) for each in PriorityLevel
         }
-        self._lanes = tuple(lane for each in PriorityLevel for lane in (self._requests[each], self._lists[each]))
+        self._unknown = FlowLane("unknown", 1, *waiting)
+        """Requests whose caller is not known, or not yet. They hold no seat, so the capacity is never used up."""
+        lanes = [lane for each in PriorityLevel for lane in (self._requests[each], self._lists[each])]
+        self._lanes = (*lanes, self._unknown)
         self._leases = self._requests[PriorityLevel.LEASES]
         self._left = limits.http_turn_units_max
         """Work that may still be begun before the loop has turned."""
@@ -128,6 +133,20 @@ class FlowControl:
             seat.leave()
             return None
         return seat
+
+    async def admit(self, address: str, units: int, since_s: float) -> None:
+        """Wait until work for a caller that is not known may begin, in the flow of its address. It holds no seat: a
+        store that does not answer would otherwise keep `/livez` from being answered.
+
+        Raises:
+            TooManyRequests: too many requests of this address wait already, or it waited for too long.
+        """
+        lane = self._unknown
+        if lane.waiting or self._left <= 0:
+            await self.wait(lane, _Admission(self, lane, address, units, since_s))
+            self.waited(lane, since_s)
+        else:
+            self._charge(lane, units)
 
     def defer(
         self,
@@ -210,6 +229,22 @@ class FlowControl:
                 self._charge(lane, begun.units)
 
 
+class _Admission(WaitingTask):
+    """Work that is charged to the turn in which it begins, and holds no seat from then on."""
+
+    __slots__ = ("_control", "_lane")
+
+    def __init__(self, control: FlowControl, lane: FlowLane, flow: str, units: int, since_s: float) -> None:
+        super().__init__(flow, 1, units, since_s)
+        self._control = control
+        self._lane = lane
+
+    def begin(self) -> None:
+        self._control.release(self._lane, self.flow, self.width)
+        if not self.begins.cancelled():
+            self.begins.set_result(None)
+
+
 class _DeferredGet(Waiting):
     """A get that needs no task, in a queue."""
 
@@ -247,4 +282,4 @@ def _list_shape(path: ResourcePath | None, request: HttpRequest) -> ListShape | 
     query = parse_query(request.query)
     if flag(query, "watch") and request.method == "GET":
         return None
-    return ListShape.of(path, query)
+    return ListShape.of(path, query, request.headers.get(b"accept", b""))

@@ -1,9 +1,11 @@
-"""How many bytes a list will have: as many as the last one of the same resource, namespace and limit had."""
+"""How many bytes a list will have: as many as the last one of the same resource, namespace, limit and form had."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from kedge.errors import NotAcceptable
+from kedge.server.http.negotiation import ReplyForm, reply_form
 from kedge.server.http.parameters import Query
 from kedge.server.http.routes import ResourcePath
 
@@ -15,13 +17,25 @@ class ListShape(NamedTuple):
     resource: str
     namespace: str
     limit: str
+    form: str = ReplyForm.OBJECT.value
+    """A Table has a few columns of each object, so its size says nothing about that of the objects."""
     selects: bool = False
     """Whether it has a selector. Then it costs as much as without: every object is examined."""
 
     @classmethod
-    def of(cls, path: ResourcePath, query: Query) -> ListShape:
+    def of(cls, path: ResourcePath, query: Query, accept: bytes = b"") -> ListShape:
         selects = bool(query.get("labelSelector") or query.get("fieldSelector"))
-        return cls(path.group, path.resource, path.namespace, query.get("limit", ""), selects)
+        return cls(path.group, path.resource, path.namespace, query.get("limit", ""), _form(query, accept), selects)
+
+
+def _form(query: Query, accept: bytes) -> str:
+    try:
+        form = reply_form(accept)
+    except NotAcceptable:
+        return ReplyForm.OBJECT.value  # the request is refused when it begins
+    if form is ReplyForm.TABLE and query.get("includeObject") in ("None", "Object"):
+        return f"{form.value} {query['includeObject']}"
+    return form.value
 
 
 _LENGTH_REMEMBERED = 512

@@ -29,7 +29,7 @@ ACCEPTS = (
     "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf", ";;;", "",
 )  # fmt: skip
 DEEP_TEXT = base64.urlsafe_b64encode(b'{"x":' + b"[" * 2_000 + b"]" * 2_000 + b"}").decode()
-"""What a continue token holds, with deep brackets."""
+"""The content of a continue token, with deep brackets."""
 PARAMETERS = {
     "limit": ("1", "0", "-1", "x", "9" * 30, "1.5"),
     "continue": (DEEP_TEXT, "x", "e30=", "eyJydiI6MX0=", "\x00", "%"),

@@ -187,7 +187,7 @@ async def test_a_list_of_few_large_objects_costs_their_bytes_and_that_of_another
         assert lane_estimate(api, accept=TABLE) == 1_000
         accept = f"Accept: {TABLE.decode()}"
         assert (await api.send(ADMIN, "GET", MAPS, None, accept))[0] == 200
-        assert lane_estimate(api) == whole, "a Table says nothing about the size of the objects"
+        assert lane_estimate(api) == whole, "a Table does not show the size of the objects"
         assert lane_estimate(api, accept=TABLE) == 16 * 1024
         assert lane_estimate(api, "includeObject=Object", TABLE) == 1_000
         assert (await api.send(ADMIN, "GET", f"{MAPS}?includeObject=Object", None, accept))[0] == 200

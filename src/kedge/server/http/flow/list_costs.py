@@ -18,7 +18,7 @@ class ListShape(NamedTuple):
     namespace: str
     limit: str
     form: str = ReplyForm.OBJECT.value
-    """A Table has a few columns of each object, so its size says nothing about that of the objects."""
+    """A Table has a few columns of each object, so its size does not show that of the objects."""
     selects: bool = False
     """Whether it has a selector. Then it costs as much as without: every object is examined."""
 

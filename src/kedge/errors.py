@@ -46,6 +46,8 @@ class OperatingError(KedgeError):
         self.key = key
         self.from_server = False
         """Whether it came in a `Status`: the message is for any client, and has no next step of this one."""
+        self.written: Sequence[Any] = ()
+        """Writes that a `deletecollection` had committed before this error ended it: the audit log lists them."""
 
 
 class NotFound(OperatingError):

@@ -1235,6 +1235,11 @@ class Limits:
         "a body in an entry; a larger one is left out",
         metric="kedge_audit_bodies_left_out_total",
     )
+    audit_objects_max: int = bound(
+        256,
+        "objects that the entry of one deletecollection lists; it has the number of the others",
+        metric="kedge_audit_pending_bytes",
+    )
     audit_close_s: float = bound(
         10.0, "a stop waits this long for a slow disk to take the last entries", metric="kedge_audit_dropped_total"
     )

@@ -13,9 +13,10 @@ from kedge.api.kinds import KINDS
 from kedge.api.wellknown import AUDIT_OUTCOME, AUDIT_REVISION, DECISION_ANNOTATION
 from kedge.cli.controller_identities import USER_PREFIX
 from kedge.cli.live import logged_records
+from kedge.errors import Forbidden
 from kedge.keys import AGENT_PREFIX, NODE_USER_PREFIX, Key
 from kedge.observe.records import Call, Decision
-from kedge.server.audit import AuditEvent
+from kedge.server.audit import READ_VERBS, AuditEvent
 
 KEEP_ALL: Final = {"decisions_sample_every": 1, "decisions_quiet_per_s": 1e6, "audit_sync_s": 0.2}
 """Limits with which every decision is kept, however many there are."""
@@ -61,7 +62,12 @@ def join(state: Path, person: str) -> Join:
     """
     records = logged_records(state)
     assert not records.undecoded, records.undecoded
-    return join_entries(entries(state / "audit"), records.decisions, person)
+    return join_entries(writes_in(entries(state / "audit")), records.decisions, person)
+
+
+def writes_in(events: Iterable[AuditEvent]) -> list[AuditEvent]:
+    """The writes of objects. A log of all requests has reads too, and requests for paths that are no resources."""
+    return [each for each in events if each.object_ref is not None and each.verb not in READ_VERBS]
 
 
 def join_entries(events: Sequence[AuditEvent], decisions: Iterable[Decision], person: str) -> Join:
@@ -81,7 +87,7 @@ def join_entries(events: Sequence[AuditEvent], decisions: Iterable[Decision], pe
         elif controllers[found] != controller_of(event):
             why = f"its decision is of {controllers[found]}"
         else:
-            why = "" if _is_call(event, calls[found]) else "its decision has no such call"
+            why = "" if is_call(event, calls[found]) else "its decision has no such call"
             joined += not why
         if why:
             unjoined.append(f"{line_of(event)}: {why}")
@@ -98,8 +104,11 @@ def _needs_none(event: AuditEvent) -> bool:
     return any(resource_of(event) == each.resource and user_of(event).startswith(each.users) for each in NO_DECISION)
 
 
-def _is_call(event: AuditEvent, calls: Sequence[Call]) -> bool:
-    """The same object, and the same version after it; of a write that failed, the same error."""
+def is_call(event: AuditEvent, calls: Sequence[Call]) -> bool:
+    """The same object, and the same version after it; of a write that failed, the same error. One that was forbidden
+    is no call of a component: it has every right that it needs."""
+    if event.annotations[AUDIT_OUTCOME] == Forbidden.__name__:
+        return False
     if resource_of(event) == EVENTS:
         return True
     key, revision = key_of(event), revision_of(event)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.audit_join import KEEP_ALL, decision_of, join, join_entries, resource_of, user_of
+from tests.e2e.audit_join import KEEP_ALL, decision_of, join, join_entries, resource_of, user_of, writes_in
 from tests.e2e.judged_runs import judged_beside
 from tests.e2e.part_processes import Parts
 from tests.e2e.up_workload import MANIFEST, UpProcess, down_nodes, pods, processes, running_up, until
+from tests.e2e.used_rights import FOUND_UNNEEDED, NEEDS, listed, unused_rights
 from tests.kit.api_server import ServerProcess, running_server
-from tests.kit.audit import entries
+from tests.kit.audit import METADATA, entries
 
 from kedge.cli.live import logged_records
 
@@ -50,12 +51,17 @@ def restarts(pod: Any) -> int:
     return sum(int(each["restartCount"]) for each in pod["status"].get("containerStatuses", ()))
 
 
+def check_none_refused(server: ServerProcess) -> None:
+    refused = re.findall(r"^kedge_access_refused_total\{.*", server.kubectl("get", "--raw", "/metrics"), re.M)
+    assert not refused, "a component asked for more than its role allows"
+
+
 def check_joined(state: Path) -> None:
     found = join(state, ADMIN)
     assert not found.unjoined, "\n".join(found.unjoined)
     assert not found.unlogged, "\n".join(found.unlogged)
     assert found.joined > 100
-    events = entries(state / "audit")
+    events = writes_in(entries(state / "audit"))
     users = {user_of(each) for each in events if decision_of(each)}
     for expected in ("system:controller:deployment", "system:controller:replicaset", "system:node:"):
         assert any(user.startswith(expected) for user in users), users
@@ -69,6 +75,7 @@ def check_joined(state: Path) -> None:
 def test_every_write_of_a_local_cluster_joins_its_decision(tmp_path: Path) -> None:
     with running_up(UpProcess(tmp_path / "state", "--nodes", "2", *keeping_all(tmp_path))) as up:
         work(up)
+        check_none_refused(up)
         assert up.stop() == 0
     check_joined(up.state)
     events, decisions = entries(up.state / "audit"), logged_records(up.state).decisions
@@ -80,19 +87,22 @@ def test_every_write_of_a_local_cluster_joins_its_decision(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_every_write_of_processes_over_https_joins_its_decision(tmp_path: Path) -> None:
+    """All requests are logged: every right of a component is used, or another test needs it."""
     options = keeping_all(tmp_path)
-    with running_server(tmp_path / "state", "--audit-policy", "writes", *options) as server:
+    (policy := tmp_path / "policy.yaml").write_text(METADATA)
+    with running_server(tmp_path / "state", "--audit-policy", str(policy), *options) as server:
         parts = Parts(server, tmp_path, *options)
         try:
             with judged_beside(server):
                 work(server)
-                refused = re.findall(
-                    r"^kedge_access_refused_total\{.*", server.kubectl("get", "--raw", "/metrics"), re.M
-                )
-                assert not refused, "a component asked for more than its role allows"
+                check_none_refused(server)
             parts.end()
             assert server.stop() == 0
         finally:
             parts.stop()
             down_nodes(server)
     check_joined(server.state)
+    unused = unused_rights(entries(server.state / "audit"))
+    assert not sorted(unused - listed(NEEDS) - FOUND_UNNEEDED), (
+        "take the right out of the role, or add its reason and its test to NEEDS"
+    )

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from kedge.api.intents import intent_of
-from kedge.api.requests import Delete, Evict, Patch, Request, Update, Written
+from kedge.api.requests import Delete, DeleteCollection, Evict, Patch, Request, Update, Written
 from kedge.errors import OperatingError, to_status
 from kedge.keys import NO_REVISION, Key, Revision
 
@@ -33,6 +34,8 @@ class AuditFacts(NamedTuple):
     revision: Revision
     """The version that it wrote or read; 0 if it failed."""
     removed: bool = False
+    objects: int = 0
+    """Objects that a `deletecollection` deleted or marked, also if it failed after that; `deleted_objects` has them."""
 
     def fields(self) -> dict[str, Any]:
         """For a log line, without what is empty."""
@@ -56,7 +59,33 @@ def audit_facts(request: Request[Any], reply: Any, error: OperatingError | None 
         revision_before=(written.replaced if written is not None else NO_REVISION) or _named(request),
         revision=getattr(found, "revision", NO_REVISION),
         removed=written is not None and written.removed,
+        objects=len(deleted_objects(request, reply, error)),
     )
+
+
+class DeletedObject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One object of a `deletecollection`, as the audit log has it."""
+
+    name: str
+    namespace: str = ""
+    before: Revision = NO_REVISION
+    """The version that was replaced or removed."""
+    revision: Revision = NO_REVISION
+    """The version after it."""
+    removed: bool = False
+    """Whether it is gone; false while it waits for its grace period or its finalizers."""
+
+
+def deleted_objects(request: Request[Any], reply: Any, error: OperatingError | None = None) -> Sequence[Written]:
+    """The objects that a `deletecollection` wrote, also those before its failure. Empty for other requests."""
+    if not isinstance(request, DeleteCollection):
+        return ()
+    return reply or () if error is None else error.written
+
+
+def as_deleted(written: Written) -> DeletedObject:
+    key, after = written.object.key, written.object.revision
+    return DeletedObject(key.name, key.namespace, written.replaced, after, written.removed)
 
 
 class _BodyMetadata(msgspec.Struct, frozen=True, rename="camel"):

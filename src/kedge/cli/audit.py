@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,7 +90,14 @@ def query_of(decision: str, user: str, target: str, since: float | None) -> Audi
 
 
 def row_of(event: AuditEvent) -> tuple[str, ...]:
-    from kedge.api.wellknown import AUDIT_LATENCY, AUDIT_REVISION, AUDIT_REVISION_BEFORE, DECISION_ANNOTATION
+    from kedge.api.wellknown import (
+        AUDIT_LATENCY,
+        AUDIT_OBJECTS,
+        AUDIT_OBJECTS_LEFT_OUT,
+        AUDIT_REVISION,
+        AUDIT_REVISION_BEFORE,
+        DECISION_ANNOTATION,
+    )
     from kedge.server.audit import STARTED
 
     user, ref, notes = event.user.username, event.object_ref, event.annotations
@@ -99,6 +107,9 @@ def row_of(event: AuditEvent) -> tuple[str, ...]:
     if ref is not None:
         resource = f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource
         about = "/".join(each for each in (resource, ref.namespace, ref.name) if each)
+    deleted = notes.get(AUDIT_OBJECTS)
+    if deleted is not None:
+        about += f" ({len(json.loads(deleted)) + int(notes.get(AUDIT_OBJECTS_LEFT_OUT, '0'))} objects)"
     before, after = notes.get(AUDIT_REVISION_BEFORE, ""), notes.get(AUDIT_REVISION, "")
     code = "" if event.response_status is None else str(event.response_status.code)
     return (

@@ -17,6 +17,7 @@ from kedge.errors import NotFound
 from kedge.server.audit import AuditGap, AuditReader, encode_gap
 
 PODS = "/api/v1/namespaces/default/pods"
+MAPS = "/api/v1/namespaces/default/configmaps"
 SPEC = {"containers": [{"name": "main", "image": "web:1", "command": ["true"]}]}
 
 
@@ -29,6 +30,14 @@ async def write_log(folder: Path) -> None:
         await api.send(ADA, "GET", f"{PODS}/web")
         await api.send(ADMIN, "GET", f"{PODS}/web", None, "Impersonate-User: ada")
         await api.send(ADMIN, "GET", "/metrics")
+
+
+@on_loop
+async def write_deletes(folder: Path) -> None:
+    async with audited_api(folder, METADATA) as api:
+        for name in ("a", "b"):
+            await api.send(ADMIN, "POST", MAPS, {"metadata": {"name": name}})
+        await api.send(ADMIN, "DELETE", MAPS)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +70,14 @@ def test_entries_are_found_by_decision_user_and_object(state: Path) -> None:
     assert shown(state, "--object", "pod/other/db") == []
     assert shown(state, "--object", "node/db") == []
     assert shown(state, "--since", "1h") == shown(state)
+
+
+def test_a_deletecollection_is_found_by_the_objects_that_it_deleted(tmp_path: Path) -> None:
+    write_deletes(tmp_path / "audit")
+    assert shown(tmp_path, "--object", "configmap/default/a") == [("admin", "a"), ("admin", MAPS)]
+    assert shown(tmp_path, "--object", "configmap/other/a") == []
+    line = audit(tmp_path, "--object", "configmap/a").output.splitlines()[-1]
+    assert "configmaps/default (2 objects)" in line
 
 
 def test_an_entry_before_the_time_is_left_out(state: Path) -> None:

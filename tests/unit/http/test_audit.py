@@ -29,6 +29,7 @@ ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 POD = {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "main", "image": "web:1", "command": ["true"]}]}}
 ORIGIN = ("Kedge-Decision: replicaset:p-1:7", "Kedge-Operation: replicaset:p-1:7#1", "User-Agent: test/1")
 DECISION, OPERATION, OUTCOME = "kedge.dev/decision", "kedge.dev/operation", "kedge.dev/outcome"
+OBJECTS, LEFT_OUT = "kedge.dev/objects", "kedge.dev/objects-left-out"
 BEFORE, AFTER, LATENCY = "kedge.dev/revision-before", "kedge.dev/revision", "kedge.dev/latency-seconds"
 
 
@@ -135,6 +136,51 @@ async def test_each_call_of_a_batch_has_an_entry_and_the_batch_has_none(tmp_path
     assert sorted(noted(each)[2:] for each in found) == [(201, "done"), (409, "AlreadyExists")]
     assert {each.request_uri for each in found} == {PODS}
     assert len(entries(tmp_path, decision="replicaset:p-1:8")) == 1
+
+
+def deleted_by(event: AuditEvent) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(event.annotations[OBJECTS])
+    return found
+
+
+@on_loop
+async def test_a_deletecollection_lists_the_objects_that_it_deleted_with_their_versions(tmp_path: Path) -> None:
+    async with audited_api(tmp_path, WRITES_POLICY, limits=Limits(audit_objects_max=3)) as api:
+        made = {}
+        for name in ("a", "b", "c", "held"):
+            metadata = {"name": name, "finalizers": ["example.com/hold"] if name == "held" else []}
+            _, made[name] = await api.send(ADMIN, "POST", MAPS, {"metadata": metadata})
+        await api.send(ADMIN, "DELETE", f"{MAPS}?fieldSelector=metadata.name%3Dheld")
+        await api.send(ADMIN, "DELETE", MAPS)
+        await api.send(ADMIN, "DELETE", MAPS)
+    *_, marked, deleted, again = entries(tmp_path)
+    versions = {name: int(each["metadata"]["resourceVersion"]) for name, each in made.items()}
+    (held,) = deleted_by(marked)
+    assert (held["name"], held["before"]) == ("held", versions["held"])
+    assert held["revision"] > held["before"]
+    assert "removed" not in held, "a finalizer holds it"
+    gone = deleted_by(deleted)
+    assert [(each["name"], each["namespace"], each["before"], each["removed"]) for each in gone] == [
+        (name, "default", versions[name], True) for name in ("a", "b", "c")
+    ]
+    assert deleted.annotations[LEFT_OUT] == "1", "the list is bounded, and has the number of the others"
+    assert LEFT_OUT not in marked.annotations
+    assert [each["name"] for each in deleted_by(again)] == ["held"]
+    assert again.object_ref is not None
+    assert (again.verb, again.object_ref.resource, again.object_ref.name) == ("deletecollection", "configmaps", "")
+
+
+@on_loop
+async def test_a_deletecollection_that_fails_lists_the_objects_that_it_deleted_before(tmp_path: Path) -> None:
+    async with audited_api(tmp_path, WRITES_POLICY) as api:
+        _, first = await api.send(ADMIN, "POST", MAPS, {"metadata": {"name": "a"}})
+        await api.send(ADMIN, "POST", MAPS, {"metadata": {"name": "b"}})
+        body = {"preconditions": {"resourceVersion": first["metadata"]["resourceVersion"]}}
+        code, _ = await api.send(ADMIN, "DELETE", MAPS, body)
+    assert code == 409
+    entry = entries(tmp_path)[-1]
+    assert noted(entry) == ("deletecollection", "admin", 409, "Conflict")
+    assert [each["name"] for each in deleted_by(entry)] == ["a"]
 
 
 @on_loop

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from kedge.api.access import AUTHENTICATED, Attributes, Caller
-from kedge.api.audit import AuditFacts, audit_facts
+from kedge.api.audit import AuditFacts, as_deleted, audit_facts, deleted_objects
 from kedge.api.kinds import Registry
 from kedge.api.objects import Object
 from kedge.api.requests import OpenWatch, Request, Written
@@ -20,6 +20,8 @@ from kedge.api.wellknown import (
     AUDIT_API_VERSION,
     AUDIT_BODY,
     AUDIT_LATENCY,
+    AUDIT_OBJECTS,
+    AUDIT_OBJECTS_LEFT_OUT,
     AUDIT_OPERATION,
     AUDIT_OUTCOME,
     AUDIT_REVISION,
@@ -206,6 +208,18 @@ class Auditor:
             found[AUDIT_REVISION_BEFORE] = str(facts.revision_before)
         if facts is not None and facts.revision:
             found[AUDIT_REVISION] = str(facts.revision)
+        if facts is not None and facts.objects:
+            found |= self._deleted(call)
+        return found
+
+    def _deleted(self, call: AuditedCall) -> dict[str, str]:
+        """The objects of a `deletecollection`, whose reply is a list and so has no name and no version of its own."""
+        assert call.sent is not None  # only the facts of a request count objects
+        written = deleted_objects(call.sent, call.reply, call.error)
+        most = self._env.limits.audit_objects_max
+        found = {AUDIT_OBJECTS: _encode([as_deleted(each) for each in written[:most]]).decode()}
+        if len(written) > most:
+            found[AUDIT_OBJECTS_LEFT_OUT] = str(len(written) - most)
         return found
 
     # -- bodies ------------------------------------------------------------------------------------

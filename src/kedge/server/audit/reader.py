@@ -14,13 +14,15 @@ from typing import Final
 
 import msgspec
 
-from kedge.api.wellknown import DECISION_ANNOTATION
+from kedge.api.audit import DeletedObject
+from kedge.api.wellknown import AUDIT_OBJECTS, DECISION_ANNOTATION
 from kedge.errors import NotFound
 from kedge.server.audit.events import GAP_KIND, AuditEvent, AuditGap
 from kedge.server.audit.files import audit_files
 
 _event: Final = msgspec.json.Decoder(AuditEvent)
 _gap: Final = msgspec.json.Decoder(AuditGap)
+_deleted: Final = msgspec.json.Decoder(list[DeletedObject])
 _object_name: Final = re.compile(rb'"objectRef":\{"resource":"[^"]*"(?:,"namespace":"[^"]*")?,"name":"([^"]*)"')
 """The name of the object in a line, without decoding it."""
 _GAP_MARK: Final = f'"kind":"{GAP_KIND}"'.encode()
@@ -56,13 +58,26 @@ class AuditQuery:
             return True
         if ref is None or (ref.api_group, ref.resource) != (self.group, self.resource):
             return False
-        return (not self.name or ref.name == self.name) and (not self.namespace or ref.namespace == self.namespace)
+        return any(
+            (not self.name or name == self.name) and (not self.namespace or namespace == self.namespace)
+            for namespace, name in ((ref.namespace, ref.name), *self._deleted(event))
+        )
+
+    def _deleted(self, event: AuditEvent) -> Iterator[tuple[str, str]]:
+        """Namespace and name of each object that the entry of a `deletecollection` lists."""
+        text = event.annotations.get(AUDIT_OBJECTS)
+        if text and self.name:
+            yield from ((each.namespace, each.name) for each in _deleted.decode(text))
 
     @property
     def marks(self) -> tuple[bytes, ...]:
         """Bytes that the line of a matching entry has: most lines need not be decoded."""
-        texts = (self.decision, self.user, self.resource, self.name)
-        return tuple(msgspec.json.encode(text) for text in texts if text)
+        texts = (self.decision, self.user, self.resource)
+        marks = [msgspec.json.encode(text) for text in texts if text]
+        name = msgspec.json.encode(self.name)[1:-1]  # without quotes: those in a list of deleted objects are escaped
+        if name and name == self.name.encode():
+            marks.append(name)
+        return tuple(marks)
 
     def has_name(self, line: bytes) -> bool:
         """Whether the object of a line has one of the names."""

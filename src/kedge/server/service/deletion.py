@@ -20,7 +20,7 @@ from kedge.api.requests import Delete, DeleteCollection, DeleteOptions, List, Wr
 from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
 from kedge.api.wellknown import NAMESPACE_KIND, POD_KIND
-from kedge.errors import BadRequest, Conflict, NotFound
+from kedge.errors import BadRequest, Conflict, NotFound, OperatingError
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.access.write_checks import check_delete
@@ -129,7 +129,7 @@ async def delete_collection(core: Core, request: DeleteCollection) -> Sequence[W
     kind, selection, options = request.kind, request.selection, request.options
     check_open_to_callers(kind)
     matches = compile_selectors(kind, selection.label_selector, selection.field_selector)
-    deleted = []
+    deleted: list[Written] = []
     for found in (await list_objects(core, List(kind, selection))).objects:
 
         def still_selected(now: Object, uid: str = found.uid) -> bool:
@@ -145,6 +145,9 @@ async def delete_collection(core: Core, request: DeleteCollection) -> Sequence[W
             deleted.append(await delete(core, Delete(found.key, own), only_if=still_selected))
         except NotFound:
             continue
+        except OperatingError as error:
+            error.written = deleted
+            raise
     return deleted
 
 

@@ -59,6 +59,8 @@ class DefaultRole(NamedTuple):
 
 
 _READ: Final = ("get", "list", "watch")
+_FOLLOW: Final = ("list", "watch")
+"""The verbs of a cache."""
 _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
 _APPS, _BATCH, _POLICY = "apps", "batch", "policy"
 
@@ -193,13 +195,16 @@ _COMPONENTS: Final = (
     DefaultRole(
         "kedge:scheduler",
         (
-            rule(_READ, "", "nodes", "pods", "namespaces"),
-            rule(_READ, _APPS, "deployments", "replicasets"),
-            rule(_READ, _POLICY, "poddisruptionbudgets"),
+            rule(_FOLLOW, "", "nodes", "pods", "namespaces"),
+            rule(_FOLLOW, _APPS, "deployments", "replicasets"),
+            rule(_FOLLOW, _POLICY, "poddisruptionbudgets"),
             rule(
-                _READ, KEDGE_GROUP, "nodeallocations", "recordingwindows", "reservations", "rollouts",
+                _FOLLOW, KEDGE_GROUP, "nodeallocations", "recordingwindows", "reservations", "rollouts",
                 "schedulingpolicies", "zonequotas",
             ),
+            # Objects that it writes are read again if the reply was lost.
+            rule("get", "", "pods", "namespaces"),
+            rule("get", KEDGE_GROUP, "reservations", "schedulingpolicies"),
             rule("create", "", "pods/binding", "pods/eviction"),
             rule("patch", "", "pods/status"),
             rule("patch", KEDGE_GROUP, "schedulingpolicies/status"),

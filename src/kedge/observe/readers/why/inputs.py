@@ -46,9 +46,10 @@ class StaleInput:
 
 def input_lines(decision: Decision, evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
     """One line for each cache, the stale ones with the write that they lacked."""
+    reached = evidence.revision_at(decision)
     for mark in decision.marks:
         text = f"{mark.cache} at revision {mark.revision}, {mark.age_s:.1f} s old"
-        missed = evidence.newer_than(mark, decision.began)
+        missed = evidence.newer_than(mark, decision.began, reached)
         if missed is not None:
             text += f"; {missed.key.name} was at {missed.revision} then, written by {_writer(missed.origin)}"
         elif (changed := evidence.changed_since(mark)) is not None:
@@ -66,7 +67,7 @@ def stale_input(decision: Decision, reason: str, evidence: ClusterEvidence) -> S
     for mark in decision.marks:
         if mark.cache.partition("[")[0] != kind:
             continue
-        missed = evidence.newer_than(mark, decision.began)
+        missed = evidence.newer_than(mark, decision.began, evidence.revision_at(decision))
         if missed is not None:
             return StaleInput(mark, missed.key, missed.revision, _writer(missed.origin), existed=True)
         changed = evidence.changed_since(mark)

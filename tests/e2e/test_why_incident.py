@@ -126,16 +126,16 @@ def test_why_names_the_old_quota_cache_of_the_lesson_s_incident_on_real_processe
 
             def is_decided() -> bool:
                 answers.append(cluster.kedge("why", "deployment/risk-api", "-n", "risk", "--state", str(cluster.state)))
+                print(answers[-1])
                 return re.search(old_cache("node-3"), answers[-1]) is not None
 
             until(is_decided, "the scheduler has decided on the old cache", within_s=40)
         answer = answers[-1]
-        print(answer)
         first = answer.splitlines()[0]
         assert re.search(r"6 of 8 replicas ready; risk-api-\w+-\d is pending: none of 3 nodes fits: ", first), first
         assert re.search(r"; ZoneQuota risk has changed since, |" + old_cache("node-3"), first), first
         assert first.endswith(ADVICE), first
-        (generation,) = re.findall(r"(?m)^              generation: (\d+)$", answer)
+        (generation,) = re.findall(r"(?m)^ +generation: (\d+)$", answer)
         for field in debug_view_fields("node-3", generation=int(generation), pending=(r"\d", r"\d")):
             assert re.search(field, answer, re.M), field
         assert re.search(

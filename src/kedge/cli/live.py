@@ -17,6 +17,7 @@ from kedge.api.requests import ListOptions
 from kedge.api.wellknown import (
     AUTOSCALER_KIND,
     DEPLOYMENT_KIND,
+    ENDPOINT_SLICE_KIND,
     GANG_LABEL,
     JOB_KIND,
     NODE_ALLOCATION_KIND,
@@ -50,8 +51,8 @@ LOOKUPS_MAX: Final = 100
 """Conditions whose write an answer asks the server for at the most."""
 OBJECTS_MAX: Final = 5_000
 """Objects of one kind that an answer reads at the most."""
-_READ: Final = (*FOLLOWED, DEPLOYMENT_KIND, JOB_KIND, AUTOSCALER_KIND)
-"""The kinds whose objects an answer reads: the inputs of an attempt, and workloads."""
+_READ: Final = (*FOLLOWED, DEPLOYMENT_KIND, JOB_KIND, AUTOSCALER_KIND, ENDPOINT_SLICE_KIND)
+"""The kinds whose objects an answer reads: the inputs of an attempt, workloads, and the pods that receive work."""
 
 
 @dataclass(frozen=True, slots=True)

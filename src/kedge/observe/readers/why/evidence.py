@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from kedge.api.objects import Object
-from kedge.api.wellknown import NODE_KIND
+from kedge.api.views import EndpointSliceView
+from kedge.api.wellknown import ENDPOINT_SLICE_KIND, NODE_KIND
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.observe.readers.audited_requests import AuditedRequest
 from kedge.observe.readers.coverage import coverage_text, with_audit
@@ -99,6 +100,15 @@ class ClusterEvidence:
                 for owner in each.metadata.owner_references:
                     by_owner.setdefault(owner.uid, []).append(each)
         return by_owner.get(uid, [])
+
+    def listed_uids(self) -> frozenset[str]:
+        """The uids of the pods that EndpointSlices send work to. An endpoint without a `ready` condition is ready."""
+        return frozenset(
+            endpoint.target_ref.uid
+            for found in self.of_kind(ENDPOINT_SLICE_KIND)
+            for endpoint in found.as_view(EndpointSliceView).endpoints
+            if endpoint.target_ref is not None and endpoint.conditions.ready is not False
+        )
 
     def about(self, key: Key, uid: str = "") -> list[Decision]:
         """Decisions about one incarnation of an object, oldest first."""

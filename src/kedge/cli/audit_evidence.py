@@ -31,18 +31,22 @@ class AuditEvidence(NamedTuple):
     coverage: str
 
 
-def audit_evidence(state: Path, keys: Collection[Key]) -> AuditEvidence:
-    """The writes and refused requests about `keys` in the audit log of a state folder."""
+def audit_evidence(state: Path, keys: Collection[Key], *, changed: Collection[Key] = ()) -> AuditEvidence:
+    """The writes and refused requests about `keys` in the audit log of a state folder, and people's changes of
+    `changed`."""
     reader = AuditReader(state / AUDIT)
     found: list[AuditedRequest] = []
     dropped = 0
+    names = frozenset(key.name for key in (*keys, *changed))
     try:
         since = reader.first_time()
-        for each in reader.read(AuditQuery(names=frozenset(key.name for key in keys))):
+        for each in reader.read(AuditQuery(names=names)):
             if isinstance(each, AuditGap):
                 dropped += each.dropped
-            elif (request := audited_request(each)) is not None and request.key in keys:
-                found.append(request)
+            elif (request := audited_request(each)) is not None:
+                by_person = request.is_by_person and request.changed
+                if request.key in keys or (by_person and request.key in changed):
+                    found.append(request)
     except NotFound:
         since = None
     if since is None:

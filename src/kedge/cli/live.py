@@ -17,13 +17,13 @@ from kedge.api.requests import ListOptions
 from kedge.api.wellknown import (
     AUTOSCALER_KIND,
     DEPLOYMENT_KIND,
+    ENDPOINT_SLICE_KIND,
     GANG_LABEL,
     JOB_KIND,
+    NODE_ALLOCATION_KIND,
     NODE_KIND,
     POD_KIND,
     REPLICA_SET_KIND,
-    SCHEDULING_POLICY_KIND,
-    ZONE_QUOTA_KIND,
 )
 from kedge.cli.audit_evidence import audit_evidence
 from kedge.cli.progress import ProgressBar
@@ -51,8 +51,8 @@ LOOKUPS_MAX: Final = 100
 """Conditions whose write an answer asks the server for at the most."""
 OBJECTS_MAX: Final = 5_000
 """Objects of one kind that an answer reads at the most."""
-_OF_NAMESPACE: Final = (POD_KIND, REPLICA_SET_KIND, DEPLOYMENT_KIND, JOB_KIND, AUTOSCALER_KIND)
-_OF_CLUSTER: Final = (NODE_KIND, ZONE_QUOTA_KIND, SCHEDULING_POLICY_KIND)
+_READ: Final = (*FOLLOWED, DEPLOYMENT_KIND, JOB_KIND, AUTOSCALER_KIND, ENDPOINT_SLICE_KIND)
+"""The kinds whose objects an answer reads: the inputs of an attempt, workloads, and the pods that receive work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,9 @@ class LiveCluster:
         related = related_keys(keys, found)
         logged = answer_part(search, keys, related, owners=owner_uids(related, found), versions_of=wanted)
         logged.undecoded[:0] = missing
-        logged.audited, logged.audit_coverage = audit_evidence(self.state, {*keys, *related})
+        logged.audited, logged.audit_coverage = audit_evidence(
+            self.state, {*keys, *related}, changed=inputs_of_attempts(found)
+        )
         return with_logged(found, logged, search), logged
 
     async def condition_writes(
@@ -127,7 +129,7 @@ async def evidence_from(
     objects: dict[Key, Object] = {}
     lacks = list(logged.undecoded)
     every_node: frozenset[str] | None = None
-    for name in dict.fromkeys((*_OF_NAMESPACE, *_OF_CLUSTER, *(each.key_kind for each in kinds))):
+    for name in dict.fromkeys((*_READ, *(each.key_kind for each in kinds))):
         kind = client.kinds.of_key_kind(name)
         options = ListOptions(namespace=namespace if kind.namespaced else "", limit=OBJECTS_MAX)
         listed = await client.list(kind, options)
@@ -147,6 +149,12 @@ async def evidence_from(
     )
 
 
+def inputs_of_attempts(evidence: ClusterEvidence) -> set[Key]:
+    """The objects that a scheduler reads, without those that only components write."""
+    kinds = set(FOLLOWED) - {POD_KIND, REPLICA_SET_KIND, NODE_ALLOCATION_KIND}
+    return {key for key in evidence.objects if key.kind in kinds}
+
+
 def decision_folders(state: Path) -> list[Path]:
     """The folders of decision logs: of the state folder itself, and of agents whose own are below `nodes`."""
     return [each for each in (state / DECISIONS, *sorted(state.glob(f"nodes/*/{DECISIONS}"))) if each.is_dir()]
@@ -155,7 +163,7 @@ def decision_folders(state: Path) -> list[Path]:
 def with_logged(evidence: ClusterEvidence, logged: Recording, search: LogSearch) -> ClusterEvidence:
     """The same objects with a part of the decisions in the logs; `search` has all of them."""
 
-    def newest_write(kind: str, after: Revision, until: datetime) -> RecordedWrite | None:
+    def newest_write(kind: str | None, after: Revision, until: datetime) -> RecordedWrite | None:
         found = search.newest_write(kind, after, until)
         if found is None:
             return None

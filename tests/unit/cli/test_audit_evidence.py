@@ -44,6 +44,12 @@ def test_writes_and_refusals_of_an_object_are_found_without_reads_and_dry_runs(t
     assert namespace.verb == "create"
 
 
+def test_of_inputs_only_the_changes_that_people_made_are_found(tmp_path: Path) -> None:
+    write_log(tmp_path / "audit")
+    (made,) = audit_evidence(tmp_path, (), changed={MAP}).requests
+    assert (made.user, made.verb, made.changed) == ("admin", "create", True)
+
+
 def test_a_gap_in_the_log_is_in_the_coverage(tmp_path: Path) -> None:
     write_log(tmp_path / "audit")
     (file,) = (tmp_path / "audit").iterdir()

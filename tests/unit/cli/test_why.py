@@ -11,7 +11,13 @@ import pytest
 from click.testing import CliRunner
 from tests.kit.loops import on_loop
 
-from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND, REPLICA_SET_KIND
+from kedge.api.wellknown import (
+    DEPLOYMENT_KIND,
+    DISRUPTION_BUDGET_KIND,
+    NAMESPACE_KIND,
+    POD_KIND,
+    REPLICA_SET_KIND,
+)
 from kedge.cli import main
 from kedge.cli.live import evidence_from
 from kedge.cli.up import state_in_use
@@ -80,6 +86,18 @@ async def test_a_running_cluster_knows_every_node_so_a_missing_one_is_named() ->
     await client.create(kind, {"metadata": {"name": "lost"}, "spec": spec}, namespace="default")
     answer = answer_about("lost", "default", await evidence_from(client, Recording(), "default"))
     assert answer.sentence.startswith("lost names the node nowhere, which does not exist: ")
+
+
+@on_loop
+async def test_a_running_cluster_has_the_objects_of_the_caches_that_an_attempt_marks() -> None:
+    env = system_env()
+    client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
+    await ensure_namespaces(client)
+    budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}}
+    await client.create(client.kinds.of_key_kind(DISRUPTION_BUDGET_KIND), budget, namespace="default")
+    found = await evidence_from(client, Recording(), "default")
+    assert Key(DISRUPTION_BUDGET_KIND, "default", "web") in found.objects
+    assert Key(NAMESPACE_KIND, "", "default") in found.objects
 
 
 @pytest.mark.parametrize("arguments", [["--revision", "3"], ["--recording", "no-such-file"]])

@@ -381,11 +381,11 @@ def place_in(table: bytes, ordinal: int) -> int:
     return int.from_bytes(found, "little") if len(found) == 4 else MISSING
 
 
-def writes_in(body: bytes, head: PartHead, kind: str) -> Iterator[WriteRow]:
-    """The writes to objects of one kind."""
-    if kind not in head.write_kinds:
+def writes_in(body: bytes, head: PartHead, kind: str | None) -> Iterator[WriteRow]:
+    """The writes to objects of one kind, or of all kinds."""
+    if kind is not None and kind not in head.write_kinds:
         return
-    rows, number = _rows(body), head.write_kinds.index(kind)
+    rows, number = _rows(body), None if kind is None else head.write_kinds.index(kind)
     for n, each in enumerate(array("H", rows.kinds)):
-        if each == number:
+        if number is None or each == number:
             yield WriteRow(rows.revisions[n], rows.times[n], place_in(rows.decisions, n))

@@ -159,8 +159,8 @@ class IndexedSegment:
                 if (found := self._decisions[place]) is not None:
                     yield place, found
 
-    def newest_write(self, kind: str, after: Revision, until: datetime) -> tuple[int, int] | None:
-        """Part and place of the decision with the newest write to a kind, after a revision and not after a time."""
+    def newest_write(self, kind: str | None, after: Revision, until: datetime) -> tuple[int, int] | None:
+        """Part and place of the decision with the newest write to a kind, or to any, after a revision until a time."""
         best: tuple[int, int] | None = None
         with self.path.open("rb") as file:
             self._open(file)
@@ -347,15 +347,15 @@ class LogSearch:
                 return decision
         return None
 
-    def newest_write(self, kind: str, after: Revision, until: datetime) -> FoundWrite | None:
-        """The newest write to an object of a kind, after a revision and not after a time."""
+    def newest_write(self, kind: str | None, after: Revision, until: datetime) -> FoundWrite | None:
+        """The newest write to an object of a kind, or of any, after a revision and not after a time."""
         best: FoundWrite | None = None
         for segment in self._segments:
             found = self._indexed(segment, lambda each: each.newest_write(kind, after, until))
             indexed = self._read(segment, [] if found is None else [found])
             for decision in (*segment.scanned, *(each for _, each in indexed)):
                 for call in decision.calls:
-                    if call.outcome == "done" and call.reply and call.reply[0].key.kind == kind:
+                    if call.outcome == "done" and call.reply and kind in (None, call.reply[0].key.kind):
                         at = call_ended(decision, call)
                         if call.revision > (best.call.revision if best else after) and at <= until:
                             best = FoundWrite(decision, call, at)

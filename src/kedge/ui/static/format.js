@@ -18,7 +18,7 @@ export const MARKS = {
 };
 
 export const STAGES = {
-  queued: "◇", bound: "◔", starting: "◑", ready: "●", ending: "◌", succeeded: "✓", failed: "✕",
+  admitted: "▫", queued: "◇", scheduled: "◈", bound: "◔", starting: "◑", ready: "●", ending: "◌", succeeded: "✓", failed: "✕",
 };
 
 export function stageSymbol(stage) {

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from kedge.api.objects import Object
-from kedge.api.wellknown import NODE_KIND
+from kedge.api.views import EndpointSliceView
+from kedge.api.wellknown import ENDPOINT_SLICE_KIND, NODE_KIND
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.observe.readers.audited_requests import AuditedRequest
 from kedge.observe.readers.coverage import coverage_text, with_audit
@@ -58,10 +59,12 @@ class ClusterEvidence:
     """Every node that exists; None where the evidence may lack some."""
     has_record: Callable[[str], bool] | None = None
     """Whether there is a record of a decision, by its id, where `decisions` does not have all of them."""
-    newest_write: Callable[[str, Revision, datetime], RecordedWrite | None] | None = None
-    """The newest write to a kind after a revision and until a time, where `writes` does not have all of them."""
+    newest_write: Callable[[str | None, Revision, datetime], RecordedWrite | None] | None = None
+    """The newest write to a kind, or to any, after a revision and until a time, where `writes` does not have all of
+    them."""
     audited: Sequence[AuditedRequest] = ()
-    """Requests about the objects in question, from the audit log."""
+    """Requests about the objects in question, and people's changes of everything a scheduler reads, from the audit
+    log."""
     audit_coverage: str = ""
     """The window of the audit log, or that there is none; empty for a recording."""
 
@@ -98,6 +101,15 @@ class ClusterEvidence:
                     by_owner.setdefault(owner.uid, []).append(each)
         return by_owner.get(uid, [])
 
+    def listed_uids(self) -> frozenset[str]:
+        """The uids of the pods that EndpointSlices send work to. An endpoint without a `ready` condition is ready."""
+        return frozenset(
+            endpoint.target_ref.uid
+            for found in self.of_kind(ENDPOINT_SLICE_KIND)
+            for endpoint in found.as_view(EndpointSliceView).endpoints
+            if endpoint.target_ref is not None and endpoint.conditions.ready is not False
+        )
+
     def about(self, key: Key, uid: str = "") -> list[Decision]:
         """Decisions about one incarnation of an object, oldest first."""
         return [each for each in self.decisions if each.key == key and (not uid or each.uid in ("", uid))]
@@ -113,17 +125,47 @@ class ClusterEvidence:
         kept = [each for each in self.decisions if each.key != key or each.generation == generation]
         return replace(self, decisions=kept)
 
-    def newer_than(self, mark: CacheMark, at: datetime) -> RecordedWrite | None:
-        """The newest write of the cache's kind that the cache did not have at `at`, though it was committed."""
+    def revision_at(self, decision: Decision) -> Revision:
+        """A revision that the store had reached when a decision began: the largest one that any record shows.
+
+        Revisions are one sequence of one store, so every version up to it existed then. It needs no time of its own.
+        """
+        earlier = [each for each in self.about(decision.key) if each.began <= decision.began]
+        reached = max((mark.revision for each in (decision, *earlier) for mark in each.marks), default=NO_REVISION)
+        for request in self.audited:
+            if request.at <= decision.began:
+                reached = max(reached, request.revision, request.revision_before)
+        write = self._newest_write(None, reached, decision.began)
+        return reached if write is None else write.revision
+
+    def newer_than(self, mark: CacheMark, at: datetime, reached: Revision) -> RecordedWrite | None:
+        """The newest write of the cache's kind that the cache did not have at `at`, though it was committed.
+
+        `reached` is a revision that the store had then. A running cluster has no record of some writes, such as those
+        of people and those beside a write of another object: their versions and the audit log show them.
+        """
         kind = mark.cache.partition("[")[0]
+        found = [
+            RecordedWrite(each.key, each.revision, at, each.origin)
+            for each in self.of_kind(kind)
+            if mark.revision < each.revision <= reached
+        ]
+        for each in self.audited:
+            if each.key.kind == kind and each.changed and each.revision > mark.revision and each.at <= at:
+                found.append(RecordedWrite(each.key, each.revision, each.at, Origin("", each.decision, each.user)))
+        if (write := self._newest_write(kind, mark.revision, at)) is not None:
+            found.append(write)
+        return max(found, key=lambda each: each.revision, default=None)
+
+    def _newest_write(self, kind: str | None, after: Revision, until: datetime) -> RecordedWrite | None:
         if self.newest_write is not None:
-            return self.newest_write(kind, mark.revision, at)
+            return self.newest_write(kind, after, until)
         found = [
             each
             for key, writes in self.writes.items()
-            if key.kind == kind
+            if kind is None or key.kind == kind
             for each in writes
-            if each.revision > mark.revision and each.at <= at
+            if each.revision > after and each.at <= until
         ]
         return max(found, key=lambda each: each.revision, default=None)
 

@@ -44,14 +44,18 @@ class StaleInput:
         )
 
 
-def input_lines(decision: Decision, evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
-    """One line for each cache, the stale ones with the write that they lacked."""
+def input_lines(decision: Decision, evidence: ClusterEvidence, *, later: bool = True) -> Iterator[EvidenceLine]:
+    """One line for each cache, the stale ones with the write that they lacked.
+
+    `later` adds changes of after the decision, which matter while it is to be repeated.
+    """
+    reached = evidence.revision_at(decision)
     for mark in decision.marks:
         text = f"{mark.cache} at revision {mark.revision}, {mark.age_s:.1f} s old"
-        missed = evidence.newer_than(mark, decision.began)
+        missed = evidence.newer_than(mark, decision.began, reached)
         if missed is not None:
             text += f"; {missed.key.name} was at {missed.revision} then, written by {_writer(missed.origin)}"
-        elif (changed := evidence.changed_since(mark)) is not None:
+        elif later and (changed := evidence.changed_since(mark)) is not None:
             writer = _writer(changed.origin)
             text += f"; {changed.key.name} has changed since, at {changed.revision}, by {writer}"
         yield EvidenceLine("inputs", text)
@@ -66,7 +70,7 @@ def stale_input(decision: Decision, reason: str, evidence: ClusterEvidence) -> S
     for mark in decision.marks:
         if mark.cache.partition("[")[0] != kind:
             continue
-        missed = evidence.newer_than(mark, decision.began)
+        missed = evidence.newer_than(mark, decision.began, evidence.revision_at(decision))
         if missed is not None:
             return StaleInput(mark, missed.key, missed.revision, _writer(missed.origin), existed=True)
         changed = evidence.changed_since(mark)

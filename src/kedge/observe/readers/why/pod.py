@@ -6,9 +6,8 @@ not live to write, is reported as missing; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 from kedge.api.objects import Object
@@ -18,6 +17,7 @@ from kedge.keys import Key
 from kedge.observe.readers.why.admission import admission_lines
 from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
 from kedge.observe.readers.why.conditions import condition_lines, coverage_lines, hold_lines
+from kedge.observe.readers.why.controller_decisions import age_text, decision_text, refused_lines
 from kedge.observe.readers.why.evidence import ClusterEvidence
 from kedge.observe.readers.why.inputs import input_lines, stale_input
 from kedge.observe.readers.why.people import people_lines
@@ -54,13 +54,13 @@ def explain_pod(pod: Object, evidence: ClusterEvidence) -> Answer:
         sentence, tier = _pending(pod, view, last, evidence)
     lines = [
         EvidenceLine("tier", tier.value),
-        EvidenceLine("stage", _stage_line(view, attempts, evidence.now)),
+        EvidenceLine("stage", _stage_line(pod, attempts, evidence)),
         *_decision_lines(view, attempts, evidence),
         *_gang_lines(pod, evidence),
         *_preempted_lines(preempted),
         *admission_lines(pod, evidence),
         *_agent_lines(pod, evidence),
-        *([] if last is None or view.spec.node_name else input_lines(last, evidence)),
+        *([] if last is None else input_lines(last, evidence, later=not view.spec.node_name)),
         *people_lines(pod.key, evidence),
         *condition_lines(pod, evidence),
         *hold_lines(pod, evidence.now),
@@ -82,18 +82,27 @@ def why_gone(key: Key, evidence: ClusterEvidence) -> Answer | None:
     return Answer(str(key), sentence, Tier.FINE, tuple(lines))
 
 
-def stage_of(pod: Object) -> str:
-    """The stage that a pod has reached: `queued`, `bound`, `starting`, `ready`, `ending` or its last phase."""
+def stage_of(pod: Object, listed: Collection[str] = ()) -> str:
+    """The stage that a pod has reached, as `status.progress` counts it; else `ending`, or its last phase.
+
+    `listed` are the uids of pods that receive work: a ready pod among these is `serving`.
+    """
     view = pod.as_view(PodView)
     if view.terminating:
         return "ending"
     if not view.spec.node_name:
-        return "queued"
+        if view.status.nominated_node_name:
+            return "scheduled"
+        return "admitted" if view.spec.scheduling_gates else "queued"
     if is_ready(pod):
-        return "ready"
+        return "serving" if view.uid in listed else "ready"
     if view.finished:
         return view.status.phase.lower()
     return "starting" if view.status.container_statuses or view.status.init_container_statuses else "bound"
+
+
+UNPLACED: Final = frozenset({"admitted", "queued", "scheduled"})
+"""The stages of a pod without a node."""
 
 
 def is_ready(pod: Object) -> bool:
@@ -184,17 +193,20 @@ def _unplaceable(
 # -- the evidence --------------------------------------------------------------------------------------
 
 
-def _stage_line(view: PodView, attempts: Sequence[Decision], now: datetime) -> str:
-    if view.terminating:
-        return "ending"
-    created = view.metadata.creation_timestamp
-    age = f", created {_seconds(now, created)} before" if created is not None else ""
+def _stage_line(pod: Object, attempts: Sequence[Decision], evidence: ClusterEvidence) -> str:
+    view = pod.as_view(PodView)
+    stage = stage_of(pod, evidence.listed_uids() if is_ready(pod) else ())
+    if stage == "ending":
+        return stage
+    parts = [stage]
     if view.spec.node_name:
-        return f"bound to {view.spec.node_name}, {view.status.phase.lower() or 'starting'}{age}"
-    tried = ", no attempt was kept"
-    if attempts:
-        tried = ", 1 attempt" if attempts[-1].attempt == 1 else f", {attempts[-1].attempt} attempts"
-    return f"queued{tried}{age}"
+        phase = view.status.phase.lower() or "starting"
+        parts = [*({stage} - {"bound", phase}), f"bound to {view.spec.node_name}", phase]
+    elif attempts:
+        parts.append("1 attempt" if attempts[-1].attempt == 1 else f"{attempts[-1].attempt} attempts")
+    elif stage != "admitted":
+        parts.append("no attempt was kept")
+    return ", ".join(filter(None, (*parts, age_text(evidence.now, view.metadata.creation_timestamp))))
 
 
 def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
@@ -207,11 +219,7 @@ def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: Clust
     last = attempts[-1]
     attempt = last.scheduling
     assert attempt is not None
-    yield EvidenceLine(
-        "decision",
-        f"{last.id} of {last.controller} at {last.began:%H:%M:%S}, attempt {last.attempt},"
-        f" after {last.waited_s:.1f} s in the queue" + (f"; cut off: {last.cut_off}" if last.cut_off else ""),
-    )
+    yield EvidenceLine("decision", decision_text(last))
     if attempt.choice is not None and attempt.choice.policy:
         canary = ", as a canary" if attempt.choice.canary else ""
         yield EvidenceLine("policy", f"{attempt.choice.policy} version {attempt.choice.policy_version}{canary}")
@@ -220,9 +228,7 @@ def _decision_lines(view: PodView, attempts: Sequence[Decision], evidence: Clust
     if attempt.nominated_node:
         victims = ", ".join(attempt.victims)
         yield EvidenceLine("nominated", f"{attempt.nominated_node}, where it preempts {victims}")
-    for call in last.calls:
-        if call.error is not None:
-            yield EvidenceLine("refused", str(call.error.get("message", call.outcome)))
+    yield from refused_lines(last)
 
 
 def _agent_lines(pod: Object, evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
@@ -266,7 +272,3 @@ def _waiting(view: PodView) -> ContainerStatus | None:
         if each.state.waiting is not None and each.state.waiting.reason:
             return each
     return None
-
-
-def _seconds(now: datetime, then: datetime) -> str:
-    return f"{max(0.0, (now - then).total_seconds()):.0f} s"

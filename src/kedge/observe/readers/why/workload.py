@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,10 +16,11 @@ from kedge.observe.readers.timeline import ACTED, timeline
 from kedge.observe.readers.why.admission import admission_lines, refusal_lines
 from kedge.observe.readers.why.answer import Answer, EvidenceLine, Tier
 from kedge.observe.readers.why.conditions import condition_lines, conditions_of, coverage_lines, hold_lines
+from kedge.observe.readers.why.controller_decisions import age_text, controller_lines
 from kedge.observe.readers.why.debug_view import debug_view
 from kedge.observe.readers.why.evidence import ClusterEvidence
 from kedge.observe.readers.why.people import people_lines
-from kedge.observe.readers.why.pod import explain_pod, stage_of
+from kedge.observe.readers.why.pod import UNPLACED, explain_pod, stage_of
 from kedge.observe.records import Decision
 
 LATEST: Final = 5
@@ -31,7 +32,8 @@ _WORST_FIRST: Final = (Tier.BROKEN, Tier.MISCONFIGURED, Tier.WAITING, Tier.FINE)
 
 def why_workload(workload: Object, evidence: ClusterEvidence) -> Answer:
     """Why a Deployment, ReplicaSet or Job has the pods that it has, with an answer for each pod that is not ready."""
-    owners = {workload.uid} | {each.uid for each in evidence.owned(REPLICA_SET_KIND, {workload.uid})}
+    replica_sets = evidence.owned(REPLICA_SET_KIND, {workload.uid})
+    owners = {workload.uid} | {each.uid for each in replica_sets}
     pods = evidence.owned(POD_KIND, owners)
     lagging = [each for each in pods if stage_of(each) not in ("ready", "ending", "succeeded")]
     parts = [explain_pod(each, evidence) for each in lagging]
@@ -40,9 +42,11 @@ def why_workload(workload: Object, evidence: ClusterEvidence) -> Answer:
     lines = [
         EvidenceLine("tier", tier.value),
         EvidenceLine("generation", state.generations()),
-        *_stage_lines(pods),
+        *_age_lines(workload, evidence),
+        *_stage_lines(pods, evidence.listed_uids()),
         *_view_lines(workload, pods, evidence),
         *_failure_lines(workload, evidence),
+        *controller_lines(workload.key, evidence, uid=workload.uid, parts=[each.key for each in replica_sets]),
         *admission_lines(workload, evidence),
         *refusal_lines(owners, evidence),
         *people_lines(workload.key, evidence),
@@ -72,7 +76,9 @@ def why_object(found: Object, evidence: ClusterEvidence) -> Answer:
     lines = [
         EvidenceLine("tier", tier.value),
         EvidenceLine("generation", f"{found.metadata.generation} desired"),
+        *_age_lines(found, evidence),
         *_failure_lines(found, evidence),
+        *controller_lines(found.key, evidence, uid=found.uid),
         *admission_lines(found, evidence),
         *people_lines(found.key, evidence),
         *condition_lines(found, evidence),
@@ -150,14 +156,19 @@ def _sentence(state: _WorkloadState, parts: Sequence[Answer]) -> tuple[str, Tier
     return (f"{sentence}; {worst.sentence}" if worst is not None else sentence), tier
 
 
-def _stage_lines(pods: Sequence[Object]) -> Iterator[EvidenceLine]:
-    for stage, count in Counter(stage_of(each) for each in pods).most_common():
+def _age_lines(found: Object, evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
+    if age := age_text(evidence.now, found.metadata.creation_timestamp):
+        yield EvidenceLine("age", age)
+
+
+def _stage_lines(pods: Sequence[Object], listed: Collection[str]) -> Iterator[EvidenceLine]:
+    for stage, count in Counter(stage_of(each, listed) for each in pods).most_common():
         yield EvidenceLine("stages", f"{count} {stage}")
 
 
 def _view_lines(workload: Object, pods: Sequence[Object], evidence: ClusterEvidence) -> Iterator[EvidenceLine]:
     """The debug view, if a replica waits for a node."""
-    if any(stage_of(each) == "queued" for each in pods):
+    if any(stage_of(each) in UNPLACED for each in pods):
         for name, value in debug_view(workload, evidence):
             yield EvidenceLine("debug view", f"{name}: {value}")
 

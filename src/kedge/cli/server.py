@@ -34,6 +34,7 @@ from kedge.cli.live_page import LivePage
 from kedge.cli.live_records import CollectedRecords
 from kedge.cli.log_options import log_options
 from kedge.cli.open_files import raise_open_files
+from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 from kedge.cli.state_folder import DECISIONS, INCIDENTS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
 from kedge.cli.wiring import ensure_namespaces
@@ -82,6 +83,7 @@ AGENT_CLIENT = "agent-client.pem"
 @store_options
 @ENCRYPTION_KEYS_OPTION
 @EVENT_LOOP_OPTION
+@OTLP_ENDPOINT_OPTION
 @audit_options(OFF)
 @log_options
 @config_option
@@ -94,6 +96,7 @@ def server(
     store: StoreChoice,
     encryption_keys: Path | None,
     event_loop: str,
+    otlp_endpoint: str,
     audit: AuditChoice,
     limits: Limits,
 ) -> None:
@@ -107,7 +110,7 @@ def server(
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _KeyFiles(pki or state, encryption_keys, replace_keys)
         address = _ServerAddress(host, port, advertised_hosts(advertise))
-        run_on(event_loop, _run(state, keys, address, store, audit, limits))
+        run_on(event_loop, _run(state, keys, address, store, _SignalChoice(otlp_endpoint, audit), limits))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -133,8 +136,15 @@ class _KeyFiles(NamedTuple):
     """Whether the keys in `pki` are recorded in the store instead of those before."""
 
 
+class _SignalChoice(NamedTuple):
+    """Where spans go, and what the audit log keeps."""
+
+    otlp_endpoint: str
+    audit: AuditChoice
+
+
 async def _run(
-    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, audit: AuditChoice, limits: Limits
+    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, signals: _SignalChoice, limits: Limits
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -147,7 +157,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         store = await choice.open(state, env, cipher=cipher)
         stack.push_async_callback(store.close)
-        auditor = await stack.enter_async_context(open_audit(audit, state, env))
+        auditor = await stack.enter_async_context(open_audit(signals.audit, state, env))
         await start_cipher(keys.encryption, cipher, store, env)
         identity = ensure_identity(state, address.host, env, address.advertised, pki=keys.pki)
         service = Service(store, env, token_keys=identity.token_keys, certificate_signer=identity.signer, cipher=cipher)
@@ -158,7 +168,8 @@ async def _run(
         own = Client(inside, env, component="server")
         folder = IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents"))
         incidents, name = OwnIncidents(folder), "server"
-        decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name)
+        spans = await stack.enter_async_context(span_sender(signals.otlp_endpoint))
+        decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name, send_spans=spans)
         service.record_to(await stack.enter_async_context(decisions))
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")

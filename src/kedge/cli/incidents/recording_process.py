@@ -13,6 +13,7 @@ from kedge.env import Env
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.process_events import ProcessHead, ended, started
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.span_exporter import SendSpans, SpanExporter
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.incident_sender import IncidentSender, IncidentServer
 from kedge.runtime.recording_windows import RecordingWindows
@@ -20,9 +21,17 @@ from kedge.runtime.recording_windows import RecordingWindows
 
 @asynccontextmanager
 async def recording_process(
-    client: Client, env: Env, folder: Path, server: IncidentServer, *, process: str
+    client: Client,
+    env: Env,
+    folder: Path,
+    server: IncidentServer,
+    *,
+    process: str,
+    send_spans: SendSpans | None = None,
 ) -> AsyncIterator[Recorder]:
     """The recorder of a process with its log in `folder`. Everything is written when the block ends.
+
+    `send_spans` takes the spans of kept decisions.
 
     Raises:
         Terminal: that folder cannot be used. Choose another.
@@ -33,6 +42,8 @@ async def recording_process(
     recorder.note(started(env, process))
     following = _follow_windows(client, env, recorder, log, server, process=process)
     tasks = [env.spawn(log.run(), name="decision log"), env.spawn(following, name="windows")]
+    if send_spans is not None:
+        tasks.append(env.spawn(SpanExporter(env, recorder, send_spans).run(), name="span exporter"))
     try:
         yield recorder
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,16 +89,7 @@ def agent(
         ):
             running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
             beside = [proxying, *spawn_certificate(client, env, name, address, endpoint)]
-            waiting = asyncio.ensure_future(stop.wait())
-            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            running.cancel()
-            proxying.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await _run_until(stop, running, beside)
         await endpoint.stop()
         await leave_node(state, driver)
 
@@ -108,6 +100,17 @@ def agent(
 
     with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
         run_component(source, f"agent {name}", limits, work, identity=identity, metrics_listen=metrics_listen)
+
+
+async def _run_until(stop: asyncio.Event, running: asyncio.Task[None], beside: Sequence[asyncio.Task[None]]) -> None:
+    """Run an agent and the tasks beside it until `stop` is set, or until it fails: then its error is raised."""
+    waiting = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    for task in (waiting, running, *beside):
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def facing_address(host: str, server: ServerAddress) -> str:

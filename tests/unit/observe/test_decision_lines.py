@@ -38,7 +38,7 @@ def log_each_write(transport: Any) -> None:
 
 
 def lines_below(log: CapturedLog) -> list[tuple[str, str]]:
-    """What each line of the transport is about, and its decision."""
+    """The request and the decision of each line of the transport."""
     found = [each for each in log.documents if each["logger"] == "kedge.client"]
     assert all(each["message"].endswith(f" by {each.get('decision')}") for each in found), found
     return [(each["message"].partition(" by ")[0], each["decision"]) for each in found]

@@ -11,7 +11,8 @@ import ipaddress
 import signal
 import socket
 import ssl
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +45,8 @@ from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import collect_in_time, tune_collector
 from kedge.limits import Limits
+from kedge.observe.recording.recorder import Recorder
+from kedge.runtime.recording_windows import ADMISSION_KINDS, RecordingWindows
 from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificate_signer import AuthoritySigner
 from kedge.server.http.certificates import ADMIN, Authority
@@ -57,6 +60,8 @@ from kedge.ui.page_mount import PageMount
 KUBECONFIG = "admin.kubeconfig"
 SERVER_USER = "system:kedge-server"
 """The caller beside versions that the server itself writes."""
+PROCESS = "server"
+"""The name of the process in records."""
 AGENT_CLIENT = "agent-client.pem"
 """The certificate by which agents recognise the API server."""
 
@@ -110,7 +115,7 @@ def server(
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _KeyFiles(pki or state, encryption_keys, replace_keys)
         address = _ServerAddress(host, port, advertised_hosts(advertise))
-        run_on(event_loop, _run(state, keys, address, store, _SignalChoice(otlp_endpoint, audit), limits))
+        run_on(event_loop, _run(state, keys, address, store, _ServerSignals(otlp_endpoint, audit), limits))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -136,7 +141,7 @@ class _KeyFiles(NamedTuple):
     """Whether the keys in `pki` are recorded in the store instead of those before."""
 
 
-class _SignalChoice(NamedTuple):
+class _ServerSignals(NamedTuple):
     """Where spans go, and what the audit log keeps."""
 
     otlp_endpoint: str
@@ -144,7 +149,7 @@ class _SignalChoice(NamedTuple):
 
 
 async def _run(
-    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, signals: _SignalChoice, limits: Limits
+    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, signals: _ServerSignals, limits: Limits
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -167,16 +172,16 @@ async def _run(
         await service.ensure_default_roles(controller_roles())
         own = Client(inside, env, component="server")
         folder = IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents"))
-        incidents, name = OwnIncidents(folder), "server"
-        spans = await stack.enter_async_context(span_sender(signals.otlp_endpoint))
-        decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name, send_spans=spans)
-        service.record_to(await stack.enter_async_context(decisions))
+        incidents = OwnIncidents(folder)
+        recorder = await stack.enter_async_context(_recorder(own, env, state, incidents, signals.otlp_endpoint))
+        service.record_to(recorder)
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")
         collector = env.spawn(collect_in_time(), name="garbage collector")
         running = ApiServer(service, env, agents_tls=identity.agents_tls, auditor=auditor)
         running.handler.incidents = folder
-        history = env.spawn(IncidentHistory(own, env, incidents, process=name).run(), name="history for incidents")
+        burns = env.spawn(RecordingWindows(recorder, env).run_burns(running.past_alert), name="burn windows")
+        history = env.spawn(IncidentHistory(own, env, incidents, process=PROCESS).run(), name="history for incidents")
         bound = await start_https(running, identity, *address)
         page = _page(running, service, own, folder, env, url_of(address.host, bound))
         click.echo(f"serving {url_of(address.host, bound)}", err=True)
@@ -184,7 +189,7 @@ async def _run(
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
-        background = (page, history, credentials, collector)
+        background = (page, history, burns, credentials, collector)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -192,6 +197,21 @@ async def _run(
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause
         upkeep.cancel()
+
+
+@asynccontextmanager
+async def _recorder(
+    own: Client, env: Env, state: Path, incidents: OwnIncidents, otlp_endpoint: str
+) -> AsyncIterator[Recorder]:
+    """The recorder of admission, with its log below the state folder."""
+    folder, ruled = state / DECISIONS / PROCESS, ADMISSION_KINDS
+    async with (
+        span_sender(otlp_endpoint) as send_spans,
+        recording_process(
+            own, env, folder, incidents, process=PROCESS, send_spans=send_spans, ruled_kinds=ruled
+        ) as recorder,
+    ):
+        yield recorder
 
 
 def _page(

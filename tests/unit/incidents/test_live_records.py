@@ -31,6 +31,7 @@ from kedge.limits import Limits
 from kedge.observe.readers.spans import span_id_of
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import RecordEncoder
+from kedge.runtime.recording_windows import ADMISSION_KINDS
 from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore
@@ -127,3 +128,17 @@ async def test_an_agent_or_server_sends_the_spans_of_its_decisions_and_the_last_
             await eventually(lambda: span_id_of("agent-n1:p:1") in sent())
             recorder.take(decision("agent-n1:p:2", controller="agent-n1", kept="window"))
         assert span_id_of("agent-n1:p:2") in sent()
+
+
+@on_loop
+async def test_a_change_of_an_admission_policy_opens_a_window_in_a_process_that_follows_them(tmp_path: Path) -> None:
+    env = system_env(limits=LIMITS)
+    client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
+    incidents = OwnIncidents(IncidentFolder(tmp_path / "incidents", env))
+    async with recording_process(
+        client, env, tmp_path / "decisions", incidents, process="server", ruled_kinds=ADMISSION_KINDS
+    ) as recorder:
+        spec = {"policyName": "freeze", "validationActions": ["Deny"]}
+        await client.create(client.kinds.of_key_kind(ADMISSION_KINDS[1]), {"metadata": {"name": "now"}, "spec": spec})
+        name = "admission ValidatingAdmissionPolicyBinding now"
+        await eventually(lambda: [each.name for each in recorder.coverage().windows] == [name])

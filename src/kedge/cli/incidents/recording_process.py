@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,10 +28,11 @@ async def recording_process(
     *,
     process: str,
     send_spans: SendSpans | None = None,
+    ruled_kinds: Iterable[str] = (),
 ) -> AsyncIterator[Recorder]:
     """The recorder of a process with its log in `folder`. Everything is written when the block ends.
 
-    `send_spans` takes the spans of kept decisions.
+    `send_spans` takes the spans of kept decisions. Changes of `ruled_kinds` open recording windows.
 
     Raises:
         Terminal: that folder cannot be used. Choose another.
@@ -40,7 +41,8 @@ async def recording_process(
     recorder = Recorder(env, log=log)
     log.keep_inputs(ProcessHead(env, process).pieces)
     recorder.note(started(env, process))
-    following = _follow_windows(client, env, recorder, log, server, process=process)
+    sender = IncidentSender(env, log, recorder, process=f"{process}-{env.new_uid()[:8]}", server=server)
+    following = _follow_windows(client, env, recorder, sender, ruled_kinds)
     tasks = [env.spawn(log.run(), name="decision log"), env.spawn(following, name="windows")]
     if send_spans is not None:
         tasks.append(env.spawn(SpanExporter(env, recorder, send_spans).run(), name="span exporter"))
@@ -56,13 +58,12 @@ async def recording_process(
 
 
 async def _follow_windows(
-    client: Client, env: Env, recorder: Recorder, log: DecisionLog, server: IncidentServer, *, process: str
+    client: Client, env: Env, recorder: Recorder, sender: IncidentSender, ruled_kinds: Iterable[str]
 ) -> None:
     """Keep what the windows of the cluster ask for, and send it for incidents, until cancelled."""
     caches = CacheSet(client, env)
-    cache = caches.cache(client.kinds.of_key_kind(RECORDING_WINDOW_KIND))
-    sender = IncidentSender(env, log, recorder, process=f"{process}-{env.new_uid()[:8]}", server=server)
-    RecordingWindows(recorder, env).follow([cache])
+    cache, *ruled = (caches.cache(client.kinds.of_key_kind(each)) for each in (RECORDING_WINDOW_KIND, *ruled_kinds))
+    RecordingWindows(recorder, env).follow([cache, *ruled])
     sender.follow(cache)
     try:
         await sender.run()

@@ -537,8 +537,16 @@ class Limits:
     )
     decision_window_after_s: float = bound(
         300.0,
-        "a window stays open so long after a change of a SchedulingPolicy, and after the end of a rollout",
+        "a window stays open so long after a change of a policy, after the end of a rollout, and after a fast burn",
         metric="kedge_decisions_windows",
+    )
+    decision_burn_window_s_max: float = bound(
+        3_600.0,
+        "a window for an error budget that burns past its alert's bounds ends after this long, if it still burns too",
+        metric="kedge_decisions_windows",
+    )
+    decision_burn_check_s: float = bound(
+        15.0, "pause between two looks at the burn rates that open windows", metric="kedge_decisions_windows"
     )
     decision_log_bytes_max: int = bound(
         256 << 20,

@@ -17,6 +17,8 @@ SLICE_S = 30.0
 """The resolution of the windows."""
 WINDOWS_S = {"5m": 300.0, "30m": 1_800.0, "1h": 3_600.0, "6h": 21_600.0}
 """The windows of `kedge_slo_burn_ratio`: a short and a long one for a fast burn, and for a slow one."""
+ALERT_BURNS = (("1h", "5m", 14.4), ("6h", "30m", 6.0))
+"""Long window, short window, and the burn rate in both past which `deploy/prometheus/alerts.yaml` raises an alert."""
 TIME_TO_BOUND, TIME_TO_READY, API_AVAILABILITY = "time-to-bound", "time-to-ready", "api-availability"
 
 
@@ -73,6 +75,13 @@ class SloEvents:
         first = int((self._env.monotonic() - window_s) / SLICE_S)
         recent = [each for each in self._slices if each[0] >= first]
         return burn_rate(sum(each[1] for each in recent), sum(each[2] for each in recent), self._objective)
+
+    def is_past_alert(self) -> bool:
+        """Whether both windows of an alert burn faster than its bound."""
+        return any(
+            all((self.burn(WINDOWS_S[each]) or 0.0) > most for each in (long, short))
+            for long, short, most in ALERT_BURNS
+        )
 
     def _shown(self, window_s: float) -> float:
         found = self.burn(window_s)

@@ -67,6 +67,9 @@ def test_every_version_and_condition_leads_to_its_writer_and_attempts_are_run_ag
     assert re.search(r"\* kedge-admin +Deployment web created", shown), shown
     assert re.search(r" agent-node-[12] +Pod/default/web-[^ ]+: start \w+", shown), shown
     assert " user " not in shown
+    recent = kedge(cluster, "timeline", "web", "--since", "30m")
+    assert re.search(r"! faults +control-plane starts", recent), recent
+    assert re.search(r"! faults +\S+: the term of this leader begins", recent), recent
 
     why = kedge(cluster, "why", "large", "--recheck")
     assert f"written at revision {scheduled['revision']} by default-scheduler, decision {scheduled['decision']}" in why

@@ -22,6 +22,7 @@ from kedge.server.audit import (
     AuditReader,
     parse_policy,
 )
+from kedge.server.http.api import ApiHandler
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore
@@ -33,8 +34,10 @@ METADATA = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}
 class AuditedApi(GuardedApi):
     """A guarded server with an audit log in `folder`."""
 
-    def __init__(self, service: Service, port: int, folder: Path, log: AuditLog, auditor: Auditor, env: Env) -> None:
-        super().__init__(service, port)
+    def __init__(
+        self, service: Service, port: int, handler: ApiHandler, folder: Path, log: AuditLog, auditor: Auditor, env: Env
+    ) -> None:
+        super().__init__(service, port, handler)
         self.folder = folder
         self.log = log
         self.auditor = auditor
@@ -58,7 +61,7 @@ async def audited_api(
     server = ApiServer(service, env, authenticator=NamedAuthenticator(), auditor=auditor)
     port = await server.start("127.0.0.1", 0, None)
     try:
-        yield AuditedApi(service, port, folder, log, auditor, env)
+        yield AuditedApi(service, port, server.handler, folder, log, auditor, env)
     finally:
         await server.stop()
         await log.close()

@@ -13,6 +13,8 @@ import yaml
 from tests.kit.alert_rules import ALERTS, RULES, evaluate_rules, promtool
 from tests.kit.declared_metrics import declared_metrics
 
+from kedge.slo import ALERT_BURNS
+
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "kedge.json"
 SCRAPE = ROOT / "deploy" / "prometheus" / "prometheus.yaml"
@@ -156,3 +158,8 @@ def test_the_dashboard_has_a_data_source_of_the_reader() -> None:
 
 def test_the_rules_are_one_file_that_the_scrape_configuration_names() -> None:
     assert yaml.safe_load(SCRAPE.read_text())["rule_files"] == [RULES.name]
+
+
+def test_recording_windows_open_at_the_burn_rates_of_the_alerts() -> None:
+    found = re.findall(r'window="(\w+)"\}\) > ([\d.]+)', RULES.read_text())
+    assert found == [(window, f"{most:g}") for long, short, most in ALERT_BURNS for window in (long, short)] * 3

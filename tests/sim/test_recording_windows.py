@@ -19,12 +19,13 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe import Recorder
 from kedge.runtime.cache import CacheSet
-from kedge.runtime.recording_windows import RULED_KINDS, RecordingWindows
+from kedge.runtime.recording_windows import ADMISSION_KINDS, RULED_KINDS, RecordingWindows
 from kedge.server.service import Service
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.store.memory import MemoryStore
 
 TEMPLATE = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
+MATCHED = {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["deployments"]}
 WEB = Key(DEPLOYMENT_KIND, "default", "web")
 
 
@@ -38,8 +39,9 @@ class Watched:
         self.recorder = Recorder(env)
 
     async def start(self) -> None:
-        windows = RecordingWindows(self.recorder, self.env)
-        windows.follow(self.caches.cache(KINDS.of_key_kind(name)) for name in (RECORDING_WINDOW_KIND, *RULED_KINDS))
+        self.windows = RecordingWindows(self.recorder, self.env)
+        names = (RECORDING_WINDOW_KIND, *RULED_KINDS, *ADMISSION_KINDS)
+        self.windows.follow(self.caches.cache(KINDS.of_key_kind(name)) for name in names)
         await asyncio.sleep(5)
 
     async def create(self, kind: str, name: str, spec: dict[str, Any], **more: Any) -> None:
@@ -161,6 +163,55 @@ def test_a_change_of_a_policy_opens_a_window_for_its_tenants_and_a_status_does_n
         assert here.open == {"policy spread", "policy new"}
 
     in_virtual_time(program, decision_window_after_s=60)
+
+
+def test_a_change_of_an_admission_policy_or_binding_opens_a_window_for_everything() -> None:
+    policy, binding = ADMISSION_KINDS[:2]
+    spec = {"validations": [{"expression": "true"}], "matchConstraints": {"resourceRules": [MATCHED]}}
+
+    async def program(here: Watched) -> None:
+        await here.create(policy, "freeze", spec)
+        await asyncio.sleep(1_000)
+        await here.start()
+        assert here.open == set(), "a policy that was there before is no change"
+        await here.patch(Key(policy, "", "freeze"), {"spec": {"failurePolicy": "Ignore"}})
+        assert here.open == {"admission ValidatingAdmissionPolicy freeze"}
+        assert here.kept() == here.kept(tenant="risk") == "window: admission ValidatingAdmissionPolicy freeze"
+        await asyncio.sleep(100)
+        assert here.open == set()
+        await here.create(binding, "now", {"policyName": "freeze", "validationActions": ["Deny"]})
+        assert here.open == {"admission ValidatingAdmissionPolicyBinding now"}
+        await asyncio.sleep(100)
+        await here.service.delete(Key(binding, "", "now"))
+        await asyncio.sleep(5)
+        assert here.open == {"admission ValidatingAdmissionPolicyBinding now"}
+
+    in_virtual_time(program, decision_window_after_s=60)
+
+
+def test_a_burn_past_the_bounds_of_its_alert_opens_a_window_that_ends_after_it_and_at_a_bound() -> None:
+    async def program(here: Watched) -> None:
+        await here.start()
+        burning: list[str] = []
+        following = here.env.spawn(here.windows.run_burns(lambda: burning), name="burn windows")
+        await asyncio.sleep(30)
+        assert here.open == set()
+        burning.append("time-to-bound")
+        await asyncio.sleep(16)
+        assert here.kept() == "window: burn time-to-bound"
+        burning.clear()
+        await asyncio.sleep(40)
+        assert here.open == {"burn time-to-bound"}, "it stays open for a while"
+        await asyncio.sleep(40)
+        assert here.kept() == ""
+        burning.append("time-to-bound")
+        await asyncio.sleep(280)
+        assert here.kept() == "window: burn time-to-bound"
+        await asyncio.sleep(60)
+        assert here.kept() == "", "a burn without an end is recorded for a bounded time"
+        following.cancel()
+
+    in_virtual_time(program, decision_window_after_s=60, decision_burn_window_s_max=300)
 
 
 def test_more_windows_than_the_bound_are_refused_and_counted() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.kit.moved_clock import MovedClock
 
 from kedge.errors import InvariantBroken
-from kedge.slo import SLICE_S, WINDOWS_S, SloEvents, burn_rate
+from kedge.slo import ALERT_BURNS, SLICE_S, WINDOWS_S, SloEvents, burn_rate
 
 
 def test_a_rate_of_one_uses_exactly_the_budget() -> None:
@@ -58,3 +58,19 @@ def test_memory_is_bounded_by_the_longest_window() -> None:
         clock.pass_s(SLICE_S)
     assert len(events._slices) == WINDOWS_S["6h"] / SLICE_S + 1
     assert events.burn(WINDOWS_S["6h"]) == pytest.approx(10.0)
+
+
+def test_an_objective_is_past_its_alert_while_a_long_window_and_its_short_one_burn_too_fast() -> None:
+    clock = MovedClock()
+    events = SloEvents(clock.env, "time-to-bound", 0.99)
+    assert not events.is_past_alert(), "no events are no burn"
+    for bad in (True, False, False, False, False):
+        events.count(clock.env.monotonic(), good=not bad)  # a fifth of the events: a burn rate of 20
+    assert events.is_past_alert()
+    clock.pass_s(WINDOWS_S["30m"] + 2 * SLICE_S)
+    assert not events.is_past_alert(), "the burn is over: the short windows have no events"
+    for number in range(10):
+        events.count(clock.env.monotonic(), good=number > 0)
+    assert events.burn(WINDOWS_S["5m"]) == pytest.approx(10.0)
+    assert events.is_past_alert(), "a slow burn, of the longer windows"
+    assert [most for _, _, most in ALERT_BURNS] == [14.4, 6.0]

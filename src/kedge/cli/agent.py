@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from kedge.cli.configuration.option import config_option
 from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.membership.options import IdentitySource, identity_options
+from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
 from kedge.client.http import FailoverTransport, ServerAddress
 from kedge.env import Env
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     help="Address for logs and exec; API servers connect to it. With 0.0.0.0 the Node has the address that faces them.",
 )
 @METRICS_OPTION
+@OTLP_ENDPOINT_OPTION
 @log_options
 @config_option
 def agent(
@@ -49,6 +52,7 @@ def agent(
     zone: str,
     listen: str,
     metrics_listen: str | None,
+    otlp_endpoint: str,
     limits: Limits,
 ) -> None:
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
@@ -77,19 +81,15 @@ def agent(
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
         incidents = RemoteIncidents(transport.rest_clients, env.limits)
-        async with recording_process(client, env, state / DECISIONS, incidents, process=f"agent-{name}") as recorder:
+        async with (
+            span_sender(otlp_endpoint) as send_spans,
+            recording_process(
+                client, env, state / DECISIONS, incidents, process=f"agent-{name}", send_spans=send_spans
+            ) as recorder,
+        ):
             running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
             beside = [proxying, *spawn_certificate(client, env, name, address, endpoint)]
-            waiting = asyncio.ensure_future(stop.wait())
-            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            running.cancel()
-            proxying.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await _run_until(stop, running, beside)
         await endpoint.stop()
         await leave_node(state, driver)
 
@@ -100,6 +100,17 @@ def agent(
 
     with command_errors(state), folder_lock(state / AGENT_LOCK, "kedge agent"):
         run_component(source, f"agent {name}", limits, work, identity=identity, metrics_listen=metrics_listen)
+
+
+async def _run_until(stop: asyncio.Event, running: asyncio.Task[None], beside: Sequence[asyncio.Task[None]]) -> None:
+    """Run an agent and the tasks beside it until `stop` is set, or until it fails: then its error is raised."""
+    waiting = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    for task in (waiting, running, *beside):
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def facing_address(host: str, server: ServerAddress) -> str:

@@ -11,7 +11,8 @@ import ipaddress
 import signal
 import socket
 import ssl
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ from kedge.cli.live_page import LivePage
 from kedge.cli.live_records import CollectedRecords
 from kedge.cli.log_options import log_options
 from kedge.cli.open_files import raise_open_files
+from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 from kedge.cli.own_certificates import OwnCertificates
 from kedge.cli.state_folder import DECISIONS, INCIDENTS, command_errors
 from kedge.cli.store_options import StoreChoice, store_options
@@ -43,6 +45,8 @@ from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import collect_in_time, tune_collector
 from kedge.limits import Limits
+from kedge.observe.recording.recorder import Recorder
+from kedge.runtime.recording_windows import ADMISSION_KINDS, RecordingWindows
 from kedge.server.http.certificate_signer import AuthoritySigner
 from kedge.server.http.certificates import ADMIN, Authority
 from kedge.server.http.server import ApiServer, bound_tls_buffers
@@ -55,6 +59,8 @@ from kedge.ui.page_mount import PageMount
 KUBECONFIG = "admin.kubeconfig"
 SERVER_USER = "system:kedge-server"
 """The caller beside versions that the server itself writes."""
+PROCESS = "server"
+"""The name of the process in records."""
 
 
 @click.command()
@@ -81,6 +87,7 @@ SERVER_USER = "system:kedge-server"
 @store_options
 @ENCRYPTION_KEYS_OPTION
 @EVENT_LOOP_OPTION
+@OTLP_ENDPOINT_OPTION
 @audit_options(OFF)
 @log_options
 @config_option
@@ -93,6 +100,7 @@ def server(
     store: StoreChoice,
     encryption_keys: Path | None,
     event_loop: str,
+    otlp_endpoint: str,
     audit: AuditChoice,
     limits: Limits,
 ) -> None:
@@ -106,7 +114,7 @@ def server(
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _KeyFiles(pki or state, encryption_keys, replace_keys)
         address = _ServerAddress(host, port, advertised_hosts(advertise))
-        run_on(event_loop, _run(state, keys, address, store, audit, limits))
+        run_on(event_loop, _run(state, keys, address, store, _ServerSignals(otlp_endpoint, audit), limits))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -132,8 +140,15 @@ class _KeyFiles(NamedTuple):
     """Whether the keys in `pki` are recorded in the store instead of those before."""
 
 
+class _ServerSignals(NamedTuple):
+    """Where spans go, and what the audit log keeps."""
+
+    otlp_endpoint: str
+    audit: AuditChoice
+
+
 async def _run(
-    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, audit: AuditChoice, limits: Limits
+    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, signals: _ServerSignals, limits: Limits
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -146,7 +161,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         store = await choice.open(state, env, cipher=cipher)
         stack.push_async_callback(store.close)
-        auditor = await stack.enter_async_context(open_audit(audit, state, env))
+        auditor = await stack.enter_async_context(open_audit(signals.audit, state, env))
         await start_cipher(keys.encryption, cipher, store, env)
         identity = ensure_identity(state, address.host, env, address.advertised, pki=keys.pki)
         service = Service(store, env, token_keys=identity.token_keys, certificate_signer=identity.signer, cipher=cipher)
@@ -156,15 +171,16 @@ async def _run(
         await service.ensure_default_roles(controller_roles())
         own = Client(inside, env, component="server")
         folder = IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents"))
-        incidents, name = OwnIncidents(folder), "server"
-        decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name)
-        service.record_to(await stack.enter_async_context(decisions))
+        incidents = OwnIncidents(folder)
+        recorder = await stack.enter_async_context(_recorder(own, env, state, incidents, signals.otlp_endpoint))
+        service.record_to(recorder)
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")
         collector = env.spawn(collect_in_time(), name="garbage collector")
         running = ApiServer(service, env, agents_tls=identity.agents_tls, auditor=auditor)
         running.handler.incidents = folder
-        history = env.spawn(IncidentHistory(own, env, incidents, process=name).run(), name="history for incidents")
+        burns = env.spawn(RecordingWindows(recorder, env).run_burns(running.past_alert), name="burn windows")
+        history = env.spawn(IncidentHistory(own, env, incidents, process=PROCESS).run(), name="history for incidents")
         bound = await start_https(running, identity, *address)
         renewals = env.spawn(identity.run_renewals(), name="renewals of certificates")
         page = _page(running, service, own, folder, env, url_of(address.host, bound))
@@ -173,7 +189,7 @@ async def _run(
         await asyncio.wait([stopping, upkeep], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await running.stop()
-        background = (page, history, credentials, collector, renewals)
+        background = (page, history, burns, credentials, collector, renewals)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -181,6 +197,21 @@ async def _run(
             cause = upkeep.exception()
             raise Unavailable(f"the upkeep of the store ended: {cause!r}: start kedge server again") from cause
         upkeep.cancel()
+
+
+@asynccontextmanager
+async def _recorder(
+    own: Client, env: Env, state: Path, incidents: OwnIncidents, otlp_endpoint: str
+) -> AsyncIterator[Recorder]:
+    """The recorder of admission, with its log below the state folder."""
+    folder, ruled = state / DECISIONS / PROCESS, ADMISSION_KINDS
+    async with (
+        span_sender(otlp_endpoint) as send_spans,
+        recording_process(
+            own, env, folder, incidents, process=PROCESS, send_spans=send_spans, ruled_kinds=ruled
+        ) as recorder,
+    ):
+        yield recorder
 
 
 def _page(

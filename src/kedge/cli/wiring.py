@@ -31,7 +31,7 @@ from kedge.runtime.cache import CacheSet
 from kedge.runtime.cache.kept_inputs import KeptInputs
 from kedge.runtime.incident_sender import IncidentSender, IncidentServer
 from kedge.runtime.lease import SharedElection
-from kedge.runtime.recording_windows import RULED_KINDS, RecordingWindows
+from kedge.runtime.recording_windows import ADMISSION_KINDS, RULED_KINDS, RecordingWindows
 from kedge.scheduler import DEFAULT_NAME, Scheduler
 
 NAMESPACES = ("default", *SYSTEM_NAMESPACES)
@@ -92,13 +92,14 @@ class ControlPlane:
         """Work until `stop`. If it is cancelled, everything stops at once. A component that raises ends the process."""
         tune_collector()
         await ensure_namespaces(self.client)
-        if self.controllers:
-            PodSignals(self._env, self.caches.cache(POD))
-            GenerationSignals(self._env, self.caches)
         background = [
             self._env.spawn(self.log.run(), name="decision log"),
             self._env.spawn(collect_in_time(), name="garbage collector"),
         ]
+        if self.controllers:
+            signals = PodSignals(self._env, self.caches.cache(POD))
+            GenerationSignals(self._env, self.caches)
+            background.append(self._env.spawn(self._windows.run_burns(signals.past_alert), name="burn windows"))
         if self.exporter is not None:
             background.append(self._env.spawn(self.exporter.run(), name="span exporter"))
         if self._incidents is not None:
@@ -123,8 +124,8 @@ class ControlPlane:
 
     def _follow_windows(self) -> None:
         """Follow the kinds that open recording windows, in the caches of the controllers where there are any."""
-        shared = RULED_KINDS if self.controllers else ()
-        for name in (RECORDING_WINDOW_KIND, *RULED_KINDS):
+        shared, admission = (RULED_KINDS, ADMISSION_KINDS) if self.controllers else ((), ())
+        for name in (RECORDING_WINDOW_KIND, *RULED_KINDS, *admission):
             caches = self.caches if name in shared else self._window_caches
             cache = caches.cache(self.client.kinds.of_key_kind(name))
             self._windows.follow([cache])

@@ -19,6 +19,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin
+from kedge.logs import DECISION
 from kedge.tasks import gather_ended
 
 SUBJECTS_MAX: Final = 5
@@ -145,6 +146,7 @@ class EventWriter:
                 self._drop("fenced" if isinstance(error, Fenced) else "failed")
 
     async def _write(self, key: Key, pending: _PendingEvent) -> None:
+        DECISION.set(pending.decision)
         options = WriteOptions(fence=pending.fence, origin=Origin(decision=pending.decision))
         known = self._counts.get(key)
         if known is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -24,6 +24,7 @@ from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, fence_key
 from kedge.logs import INFO
+from kedge.observe.recording.process_events import ELECTION
 from kedge.observe.records import OutsideEvent
 from kedge.tasks import gather_ended
 
@@ -39,7 +40,6 @@ class Leadership:
     """Carried by every write of this term. Caches must reach its revision before the first decision of the term."""
 
 
-ELECTION: Final = "election"
 """The kind of an event about a term of a leader, in the records."""
 
 

@@ -1,19 +1,21 @@
-"""Recording windows of a process: opened by objects (`kedge record`, an alert) and by rules (rollouts, policies).
+"""Recording windows of a process: opened by objects (`kedge record`) and by rules (rollouts, policies, error budgets).
 
-Every process that records follows the same objects, so all of them keep the same decisions. `observe.recording.rules`
-has the windows themselves. Nothing is written here.
+Every process that records follows the same objects, so all of them keep the same decisions; burn rates are those of
+the process. `observe.recording.rules` has the windows themselves. Nothing is written here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final
 
 from kedge.api.objects import Object
 from kedge.api.views import DeploymentView, RecordingWindowView, RolloutView, SchedulingPolicyView
 from kedge.api.wellknown import (
+    ADMISSION_GROUP,
     DEPLOYMENT_KIND,
     RECORDING_WINDOW_KIND,
     ROLLOUT_KIND,
@@ -27,7 +29,13 @@ from kedge.runtime.cache import Cache, CacheChange
 
 _log = logging.getLogger("kedge.runtime")
 RULED_KINDS: Final = (DEPLOYMENT_KIND, ROLLOUT_KIND, SCHEDULING_POLICY_KIND)
-"""Kinds whose changes open windows by rule."""
+"""Kinds whose changes open windows by rule, in every process that decides about pods and workloads."""
+ADMISSION_KINDS: Final = tuple(
+    f"{policy}{part}.{ADMISSION_GROUP}"
+    for policy in ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy")
+    for part in ("", "Binding")
+)
+"""The same, in servers and in processes with controllers, which have the right to read them."""
 _OVER: Final = frozenset({"", "Pending", "Complete", "RolledBack"})
 """Phases in which a Rollout changes nothing."""
 
@@ -39,7 +47,7 @@ class RecordingWindows:
         self._recorder = recorder
         self._env = env
         self._generations: dict[Key, int] = {}
-        """Each SchedulingPolicy as it was last seen."""
+        """Each policy as it was last seen."""
         self._open: set[str] = set()
         """Names of the rollouts that were in progress when they were last seen."""
         self._handlers = {
@@ -47,7 +55,10 @@ class RecordingWindows:
             DEPLOYMENT_KIND: self._deployment_changed,
             ROLLOUT_KIND: self._rollout_changed,
             SCHEDULING_POLICY_KIND: self._policy_changed,
+            **dict.fromkeys(ADMISSION_KINDS, self._admission_changed),
         }
+        self._burning: dict[str, float] = {}
+        """Each objective past the bounds of its alert, and since when."""
         self._refused = env.metrics.counter(
             "kedge_decisions_windows_refused_total", "Windows that were not opened, because too many were open"
         )
@@ -95,17 +106,50 @@ class RecordingWindows:
             self._try_to_open(name, self._env.limits.decision_window_after_s, workloads=workloads)
 
     def _policy_changed(self, change: CacheChange) -> None:
-        """A change of a policy may move any pod of its scope. A write of its status changes nothing."""
+        """A change of a policy may move any pod of its scope."""
+        if self._is_new_generation(change):
+            spec, after_s = change.object.as_view(SchedulingPolicyView).spec, self._env.limits.decision_window_after_s
+            self._try_to_open(f"policy {change.key.name}", after_s, tenants=spec.scope.tenants)
+
+    def _admission_changed(self, change: CacheChange) -> None:
+        """A change of an admission policy may admit or refuse any write."""
+        if self._is_new_generation(change):
+            name = f"admission {change.key.kind.partition('.')[0]} {change.key.name}"
+            self._try_to_open(name, self._env.limits.decision_window_after_s)
+
+    def _is_new_generation(self, change: CacheChange) -> bool:
+        """Whether a policy was created, deleted or changed. A write of its status is no change of it."""
         found, after_s = change.new, self._env.limits.decision_window_after_s
         known = self._generations.pop(change.key, None)
-        if found is not None:
-            generation = self._generations[change.key] = found.metadata.generation
-            created = found.metadata.creation_timestamp
-            is_new = known is None and created is not None and self._env.now() - created < timedelta(seconds=after_s)
-            if not is_new and (known is None or known == generation):
-                return
-        spec = change.object.as_view(SchedulingPolicyView).spec
-        self._try_to_open(f"policy {change.key.name}", after_s, tenants=spec.scope.tenants)
+        if found is None:
+            return True
+        generation = self._generations[change.key] = found.metadata.generation
+        if known is not None:
+            return known != generation
+        created = found.metadata.creation_timestamp
+        return created is not None and self._env.now() - created < timedelta(seconds=after_s)
+
+    # -- by the burn of an error budget ------------------------------------------------------------
+
+    async def run_burns(self, past_alert: Callable[[], Iterable[str]]) -> None:
+        """Open windows for the objectives that are past the bounds of their alert, until cancelled."""
+        while True:
+            self.check_burns(past_alert())
+            await asyncio.sleep(self._env.limits.decision_burn_check_s)
+
+    def check_burns(self, past_alert: Iterable[str]) -> None:
+        """Everything is kept while an objective burns too fast and a while longer, for a bounded time in all.
+
+        The window opens when the bounds are passed, which is before the alert is raised: the first decisions have the
+        causes.
+        """
+        limits, now_s = self._env.limits, self._env.monotonic()
+        burning = set(past_alert)
+        self._burning = {slo: since_s for slo, since_s in self._burning.items() if slo in burning}
+        for slo in sorted(burning):
+            left_s = self._burning.setdefault(slo, now_s) + limits.decision_burn_window_s_max - now_s
+            if left_s > 0:
+                self._try_to_open(f"burn {slo}", min(limits.decision_window_after_s, left_s))
 
     def _try_to_open(
         self, name: str, for_s: float, *, tenants: Iterable[str] = (), workloads: Iterable[Key] = ()

@@ -32,7 +32,7 @@ from kedge.errors import (
     unreachable,
 )
 from kedge.keys import NO_REVISION, Revision
-from kedge.logs import DEBUG, INFO, WARNING
+from kedge.logs import DEBUG, DECISION, INFO, WARNING
 from kedge.runtime.revision_probe import RevisionProbe
 from kedge.runtime.steps import STEP_SHARE, StepBudget
 from kedge.runtime.watch_states import (
@@ -170,6 +170,7 @@ class Watcher:
     # -- the machine -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        DECISION.set("")  # a cache may be opened by a decision, and outlives it
         loop = asyncio.get_running_loop()
         try:
             self._move(Transition(ListingState(), WatchReason.STARTED))

@@ -20,7 +20,8 @@ from kedge.errors import Terminal
 from kedge.limits import Limits
 from kedge.logs import INFO
 
-WITH_DECISIONS = {"up", "scheduler", "controllers"}
+WITH_DECISIONS = {"up", "server", "scheduler", "controllers", "agent"}
+"""Verbs whose process has a decision log: agents and the admission of a server record too."""
 
 
 def options_of(verb: str) -> set[str]:

@@ -57,7 +57,7 @@ class Flooded(GuardedApi):
 @asynccontextmanager
 async def flooded_api(limits: Limits = SMALL, full: PriorityLevel = PriorityLevel.OTHERS) -> AsyncIterator[Flooded]:
     async with local_api(limits=limits, authenticator=ByHeader()) as (server, port):
-        api = Flooded(server.handler._service, port)
+        api = Flooded(server.handler._service, port, server.handler)
         api.server = server
         await add_defaults(api.service)
         await api.send(ADMIN, "POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})

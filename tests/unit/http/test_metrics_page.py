@@ -82,3 +82,13 @@ async def test_a_process_without_an_api_serves_its_metrics_and_nothing_else() ->
             await MetricsListener(env).start("127.0.0.1", port)
     finally:
         await listener.stop()
+
+
+@on_loop
+async def test_a_server_that_answers_with_faults_is_past_the_alert_of_its_availability() -> None:
+    async with local_api() as (server, _):
+        assert server.past_alert() == []
+        server.connections.count("GET", 404, 0.0)
+        assert server.past_alert() == []
+        server.connections.count("GET", 500, server.connections.env.monotonic())
+        assert server.past_alert() == ["api-availability"]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.kit.loops import on_loop
+from tests.kit.loops import eventually, on_loop
+from tests.kit.otlp_receiver import otlp_receiver
 from tests.kit.records import decision
 
 from kedge.api.wellknown import RECORDING_WINDOW_KIND
@@ -19,6 +20,7 @@ from kedge.cli.growing_part import GrowingPart
 from kedge.cli.incidents.recording_process import recording_process
 from kedge.cli.incidents.servers import OwnIncidents
 from kedge.cli.live_records import CollectedRecords
+from kedge.cli.otlp_option import span_sender
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import system_env
@@ -26,8 +28,10 @@ from kedge.errors import NotFound
 from kedge.kept import HEADER, encode_end
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.observe.readers.spans import span_id_of
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import RecordEncoder
+from kedge.runtime.recording_windows import ADMISSION_KINDS
 from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
 from kedge.store.memory import MemoryStore
@@ -103,3 +107,38 @@ def test_a_part_is_decoded_as_it_arrives(slice_bytes: int) -> None:
     assert [each.id for each in part.recording.decisions] == [f"number {number}" for number in range(5)]
     assert part.size == len(data)
     assert part.recording.gaps == []
+
+
+@on_loop
+async def test_an_agent_or_server_sends_the_spans_of_its_decisions_and_the_last_ones_when_it_ends(
+    tmp_path: Path,
+) -> None:
+    env = system_env(limits=replace(LIMITS, otlp_every_s=0.01))
+    client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
+    incidents = OwnIncidents(IncidentFolder(tmp_path / "incidents", env))
+    async with otlp_receiver() as receiver, span_sender(receiver.url) as send:
+
+        def sent() -> set[bytes]:
+            return {bytes(span.span_id) for _, span in receiver.spans()}
+
+        async with recording_process(
+            client, env, tmp_path / "decisions", incidents, process="agent-n1", send_spans=send
+        ) as recorder:
+            recorder.take(decision("agent-n1:p:1", controller="agent-n1", kept="window"))
+            await eventually(lambda: span_id_of("agent-n1:p:1") in sent())
+            recorder.take(decision("agent-n1:p:2", controller="agent-n1", kept="window"))
+        assert span_id_of("agent-n1:p:2") in sent()
+
+
+@on_loop
+async def test_a_change_of_an_admission_policy_opens_a_window_in_a_process_that_follows_them(tmp_path: Path) -> None:
+    env = system_env(limits=LIMITS)
+    client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
+    incidents = OwnIncidents(IncidentFolder(tmp_path / "incidents", env))
+    async with recording_process(
+        client, env, tmp_path / "decisions", incidents, process="server", ruled_kinds=ADMISSION_KINDS
+    ) as recorder:
+        spec = {"policyName": "freeze", "validationActions": ["Deny"]}
+        await client.create(client.kinds.of_key_kind(ADMISSION_KINDS[1]), {"metadata": {"name": "now"}, "spec": spec})
+        name = "admission ValidatingAdmissionPolicyBinding now"
+        await eventually(lambda: [each.name for each in recorder.coverage().windows] == [name])

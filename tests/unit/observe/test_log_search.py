@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.kit.decision_histories import RandomHistory
-from tests.kit.records import WEB, decision, make_env, pod, read
+from tests.kit.records import BEGAN, WEB, Time, decision, make_env, pod, read
 
 from kedge.cli.live import owner_uids, related_keys, with_logged
 from kedge.cli.timeline import timeline_of
@@ -19,6 +19,7 @@ from kedge.keys import Key
 from kedge.observe import Decision, DecisionLog, Recorder, read_decisions
 from kedge.observe.readers.coverage import totals_of
 from kedge.observe.readers.logged_part import DECISIONS_MAX, answer_part, history_part
+from kedge.observe.readers.object_timeline import FAULTS, EntryMark
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.why import ClusterEvidence, writes_of
 from kedge.observe.recording.log_index import (
@@ -30,8 +31,9 @@ from kedge.observe.recording.log_index import (
     decode_head,
 )
 from kedge.observe.recording.log_search import LogSearch
+from kedge.observe.recording.process_events import ELECTION, END, START, ended, started
 from kedge.observe.recording.segments import read_log, segments
-from kedge.observe.records import AdmittedWrite, encode_decision
+from kedge.observe.records import AdmittedWrite, OutsideEvent, encode_decision
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 
@@ -89,8 +91,11 @@ def write(history: RandomHistory, folder: Path, count: int, *, part_max: int, se
     log = DecisionLog(folder, env)
     log.keep_inputs(history.pieces)
     log.count_by(history.counts)
+    draw = Random(count)
     for each in history.decisions(count):
         log.append(each)
+        if draw.random() < 0.1:
+            log.note(OutsideEvent(each.began, draw.choice((START, END, ELECTION)), "p starts", "p"))
         if history.random.random() < 0.1:
             log.flush()
     if history.random.random() < 0.5:
@@ -145,6 +150,37 @@ def test_a_log_that_was_cut_off_anywhere_is_searched_as_it_is_scanned(tmp_path: 
     data = path.read_bytes()
     path.write_bytes(data[: Random(seed).randrange(len(data))])
     assert_equal_to_a_scan(history, tmp_path)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_timeline_has_the_starts_ends_and_terms_of_processes_since_the_object_exists(
+    tmp_path: Path, *, is_closed: bool
+) -> None:
+    time = Time()
+    env = make_env(time)
+    log = DecisionLog(tmp_path, env)
+    log.note(started(env, "controllers"))  # long before the object
+    for n, event in enumerate((None, ended, started, None)):
+        time.seconds = 100.0 * (n + 1)
+        if event is not None:
+            log.note(event(env, "controllers"))
+        else:
+            log.append(decision(f"d-{n}", [read(pod("web-0", n + 1))], key=pod("web-0", 1).key, began=env.now()))
+    text = "p: the term of this leader begins"
+    log.note(OutsideEvent(env.now(), ELECTION, text, "Lease.coordination.k8s.io/kube-system/every", {"holder": "p"}))
+    log.close() if is_closed else log.flush()
+    part = history_part(LogSearch([tmp_path]), [pod("web-0", 1).key])
+    found = timeline_of("pod/web-0", "default", part)
+    assert found is not None
+    faults = [(each.at, each.text, each.mark) for each in found.entries if each.lane == FAULTS]
+    assert faults == [
+        (BEGAN + timedelta(seconds=200), "controllers ends", EntryMark.FAULT),
+        (BEGAN + timedelta(seconds=300), "controllers starts", EntryMark.FAULT),
+        (BEGAN + timedelta(seconds=400), text, EntryMark.FAULT),
+    ]
+    since = timeline_of("pod/web-0", "default", part, since=BEGAN + timedelta(seconds=250))
+    assert since is not None
+    assert [each.text for each in since.entries if each.lane == FAULTS] == ["controllers starts", text]
 
 
 def test_a_log_of_many_decisions_is_not_scanned(tmp_path: Path) -> None:
@@ -216,7 +252,8 @@ def test_cache_contents_and_counts_in_a_segment_are_left_to_readers_of_the_whole
     assert everything.outside
     assert not everything.undecoded
     found = history_part(LogSearch([tmp_path]), history.known)
-    assert (found.received, found.counts, found.outside) == ([], [], [])
+    assert (found.received, found.counts) == ([], [])
+    assert not [each for each in found.outside if each.text.startswith("limits")]
 
 
 def test_a_report_is_found_and_not_counted(tmp_path: Path) -> None:

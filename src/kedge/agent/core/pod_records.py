@@ -25,6 +25,8 @@ from kedge.api.wellknown import BIND_ANNOTATION, NODE_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import AGENT_PREFIX, NO_ORIGIN, Key, Origin, Revision
+from kedge.logs import DECISION
+from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision, PodAct, PodRun, PodSight
 from kedge.runtime.event_writer import EventNote, EventWriter
@@ -72,7 +74,7 @@ class PodRecords:
         """Processes whose end was noted, by container and attempt."""
 
     def begin(self, attempt: int) -> None:
-        """A sync begins; `attempt` counts those in a row that failed."""
+        """A sync begins; `attempt` counts those in a row that failed. Lines of its task carry its id until `end`."""
         agent = self._agent
         self._events.clear()
         self._record = Decision(
@@ -87,11 +89,13 @@ class PodRecords:
             began=agent.env.now(),
             pod_run=PodRun(agent.node, self._node_uid(), 0),
         )
+        DECISION.set(self._record.id)
 
     def end(self, pod: Object | None, error: BaseException | None = None) -> None:
         """The sync is over. It is counted and kept if it did anything or failed; Events about `pod` are written."""
         record, recorder = self._record, self._agent.recorder
         self._record = None
+        DECISION.set("")
         if record is None or (error is None and all(isinstance(step, PodSight) for step in record.steps)):
             return
         record.result = "await change" if error is None else "failed"
@@ -103,6 +107,7 @@ class PodRecords:
             for reason, text, subject, warning in self._events:
                 note = EventNote(pod, WARNING if warning else NORMAL, reason, text, subject)
                 self._agent.events.note(note, decision=record.id, fence=None)
+        log_decision(self._agent.env.log, record)
         recorder.take(record)
 
     # -- acts --------------------------------------------------------------------------------------

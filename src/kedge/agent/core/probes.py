@@ -15,6 +15,7 @@ from kedge.agent.core.plan import HEALTHY, Health
 from kedge.api.views import Container, Probe
 from kedge.env import Env
 from kedge.errors import OperatingError
+from kedge.logs import DECISION
 
 
 def has_probes(container: Container) -> bool:
@@ -38,6 +39,7 @@ class Prober:
         self._task.cancel()
 
     async def _run(self) -> None:
+        DECISION.set("")  # it outlives the decision that starts it
         container = self._container
         if container.startup_probe is not None:
             if not await self._until_started(container.startup_probe):

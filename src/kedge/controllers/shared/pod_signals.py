@@ -59,6 +59,11 @@ class PodSignals:
             gauge.labels(str(stage)).set_function(partial(self._at_stage, stage))
         pods.subscribe(self._changed, name="pod signals")
 
+    def past_alert(self) -> list[str]:
+        """The objectives whose budget burns past the bounds of their alert."""
+        self.count_overdue()
+        return [slo for slo, events in self._slos.items() if events.is_past_alert()]
+
     def _at_stage(self, stage: ReplicaStage) -> int:
         self.count_overdue()
         return self._stages[stage]

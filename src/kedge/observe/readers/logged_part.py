@@ -21,13 +21,16 @@ DECISIONS_MAX: Final = 2_000
 
 
 def history_part(search: LogSearch, keys: Collection[Key]) -> Recording:
-    """Every decision that a timeline of these objects needs: about them and what they own, and behind each cause."""
+    """All that a timeline of these objects needs: decisions about them and what they own, those behind each cause, and
+    the starts, ends and terms of processes."""
 
     def gather() -> Recording:
         gathered = _Gathered(search)
         gathered.follow(set(keys))
         gathered.follow_causes()
-        return gathered.recording()
+        made = gathered.recording()
+        made.outside = search.events
+        return made
 
     return _whole(search, gather)
 

@@ -23,6 +23,7 @@ from kedge.observe.readers.object_history import is_about, with_dependents
 from kedge.observe.readers.recording import Recording
 from kedge.observe.readers.timeline import COMMITTED, REFUSED, REQUESTED, UNSCHEDULABLE, TimelineEntry, timeline
 from kedge.observe.readers.why.evidence import RecordedWrite, recorded_writes
+from kedge.observe.recording.process_events import PROCESS_KINDS, START, is_process_event
 from kedge.observe.records import CommitRecord, Decision, OutsideEvent, StoreState
 
 TIMELINE_KIND: Final = "Timeline"
@@ -30,10 +31,10 @@ PEOPLE, FAULTS, OUTSIDE = "people", "faults", "outside"
 """Lanes of events that no component recorded."""
 _OUTSIDE_LANES: Final = {
     **dict.fromkeys(("step", "admission"), PEOPLE),
-    **dict.fromkeys(("fault", "crash", "restart", "machine", "partition"), FAULTS),
+    **dict.fromkeys(("fault", "crash", "restart", "machine", "partition", *PROCESS_KINDS), FAULTS),
 }
-_VERDICTS: Final = frozenset({"held", "view", "phase", "start"})
-"""Kinds of outside events that change nothing: verdicts, views and phases of a scenario."""
+_VERDICTS: Final = frozenset({"held", "view", "phase", START})
+"""Kinds of outside events that change nothing: verdicts, views and phases of a scenario, and its start."""
 _NO_ACTIONS: Final = ("expect ", "view ", "note ")
 """The steps of a scenario that only look."""
 _RETRIES: Final = frozenset({REFUSED, UNSCHEDULABLE})
@@ -140,7 +141,7 @@ class ObjectTimeline:
                 shown.add(each.decision)
                 yield f"{'':24}{'':{width}}    because of {each.cause}"
         yield ""
-        yield "* a person's action   ! a fault"
+        yield "* a person's action   ! a fault, or the start or end of a process or of a leader's term"
         yield from self.coverage
 
     def document(self) -> dict[str, Any]:
@@ -167,6 +168,8 @@ def object_timeline(
     known = any(each.written or each.deleted for each in part.commits) or bool(part.decisions) or bool(part.audited)
     everything = [*timeline(part), *map(_requested, part.audited)]
     lines = [each for each in everything if not each.is_repeated and window.has(each.at, each.revision)]
+    if window.begin is None:
+        lines = _since_the_object(lines)
     nodes = _nodes(part)
     entries = [_lane_entry(each, causes, nodes) for each in _by_revision(lines)] if known else []
     return ObjectTimeline(
@@ -179,6 +182,16 @@ def object_timeline(
     )
 
 
+def _since_the_object(lines: Sequence[TimelineEntry]) -> list[TimelineEntry]:
+    """Without starts, ends and terms before the first other line: a log may begin long before the object."""
+    begin = min((each.at for each in lines if not _is_of_process(each)), default=None)
+    return [each for each in lines if begin is None or each.at >= begin or not _is_of_process(each)]
+
+
+def _is_of_process(line: TimelineEntry) -> bool:
+    return line.kind in PROCESS_KINDS and not line.controller and not line.actor
+
+
 def lane_entries(recording: Recording) -> list[LaneEntry]:
     """Every line of a whole recording, in order of revision; decisions that their own commits show are left out."""
     outside = [each for each in recording.outside if not _only_looks(each)]
@@ -188,7 +201,7 @@ def lane_entries(recording: Recording) -> list[LaneEntry]:
 
 
 def _only_looks(event: OutsideEvent) -> bool:
-    return event.kind in _VERDICTS or event.text.startswith(_NO_ACTIONS)
+    return not is_process_event(event) and (event.kind in _VERDICTS or event.text.startswith(_NO_ACTIONS))
 
 
 def about_object(key: Key, recording: Recording) -> Recording:

@@ -10,24 +10,28 @@ from typing import Any, Final
 
 from kedge.logs import DEBUG, INFO, WARNING, Log
 from kedge.observe.recording.rules import WROTE
-from kedge.observe.records import Call, Decision
+from kedge.observe.records import Call, Decision, DecisionStep, PodAct
 
 PERSISTENT: Final = 5
 """Attempts in a row after which a failure is a warning."""
 
 
 def log_decision(log: Log, decision: Decision) -> None:
-    """Write one line: `warning` for a lasting failure, `info` for writes and other failures, else `debug`."""
+    """Write one line: `warning` for a lasting failure, `info` for writes, acts and other failures, else `debug`."""
     if decision.result == "terminal" or (decision.error and decision.attempt >= PERSISTENT):
         level = WARNING
     elif not log.enabled(INFO):
         return
-    elif decision.error or any(type(step) is Call and step.outcome in WROTE for step in decision.steps):
+    elif decision.error or any(map(_has_effect, decision.steps)):
         level = INFO
     else:
         level = DEBUG
     if log.enabled(level):
         log.write(level, "decision", line_fields(decision))
+
+
+def _has_effect(step: DecisionStep) -> bool:
+    return type(step) is PodAct or (type(step) is Call and step.outcome in WROTE)
 
 
 def line_fields(decision: Decision) -> dict[str, Any]:

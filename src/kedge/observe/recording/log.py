@@ -173,6 +173,7 @@ class DecisionLog:
 
     def note(self, event: OutsideEvent) -> None:
         """Add an event to the next batch."""
+        self._index.add_event(event, self._end())
         self._add_pending(self._encoder.outside(event))
 
     def _collect(self) -> None:
@@ -216,11 +217,8 @@ class DecisionLog:
             )
             return
         if frames is None:
-            self._failed(
-                "size",
-                f"decision {decision.id} of {decision.controller} is too large for the log without its objects too",
-                lost=1,
-            )
+            text = f"decision {decision.id} of {decision.controller} is too large for the log without its objects too"
+            self._failed("size", text, lost=1)
             return
         self._add_to_index(decision, frames)
         self._pending_records += 1

@@ -22,8 +22,9 @@ from kedge.api.objects import Object
 from kedge.errors import check
 from kedge.kept import encode_section
 from kedge.keys import NO_REVISION, Key, Revision
+from kedge.observe.recording.process_events import is_process_event
 from kedge.observe.recording.rules import WROTE
-from kedge.observe.records import CacheRead, Call, CoverageRecord, Decision, call_ended
+from kedge.observe.records import CacheRead, Call, CoverageRecord, Decision, OutsideEvent, call_ended
 
 INDEX: Final = "index"
 """The head of a part. It is the last section of the part."""
@@ -68,6 +69,8 @@ class PartHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     write_revision_max: Revision
     write_first: datetime | None
     coverages: tuple[CoverageRecord, ...]
+    events: tuple[OutsideEvent, ...] = ()
+    """Starts, ends and terms of its process: a few in a log."""
 
 
 class WriteRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -152,6 +155,7 @@ class _PartTables:
         self.last: datetime | None = None
         self.writes: list[tuple[str, Revision, datetime, int]] = []
         self.coverages: dict[str, CoverageRecord] = {}
+        self.events: list[OutsideEvent] = []
 
     def add(self, other: _PartTables) -> None:
         """Append the tables of the next part."""
@@ -167,6 +171,7 @@ class _PartTables:
         self.last = max((each for each in (self.last, other.last) if each is not None), default=None)
         self.writes += other.writes
         self.coverages |= other.coverages
+        self.events += other.events
 
     def count(self, decision: Decision) -> None:
         """Add a decision to the totals."""
@@ -207,6 +212,7 @@ class _PartTables:
             max((each[1] for each in rows), default=NO_REVISION),
             min((each[2] for each in rows), default=None),
             tuple(self.coverages.values()),
+            tuple(self.events),
         )
         return [*frames, encode_section(INDEX, _encode(head), version=INDEX_VERSION)]
 
@@ -324,6 +330,11 @@ class IndexBuilder:
     def add_coverage(self, coverage: CoverageRecord, at: int) -> None:
         self._reach(at)
         self._part.coverages[coverage.process] = coverage
+
+    def add_event(self, event: OutsideEvent, at: int) -> None:
+        if is_process_event(event):
+            self._reach(at)
+            self._part.events.append(event)
 
     def _reach(self, at: int) -> None:
         if self._part.begin is None:

@@ -36,14 +36,24 @@ from kedge.observe.recording.log_index import (
     writes_in,
     wrote_hash,
 )
+from kedge.observe.recording.process_events import is_process_event
 from kedge.observe.recording.segments import SkippedPart, no_log, read_segment, segments, warn_of
-from kedge.observe.records import BadRecord, Call, CoverageRecord, Decision, KeptTotals, RecordReader, call_ended
-from kedge.observe.records.codec import COVERAGE, DECISION, VERSION
+from kedge.observe.records import (
+    BadRecord,
+    Call,
+    CoverageRecord,
+    Decision,
+    KeptTotals,
+    OutsideEvent,
+    RecordReader,
+    call_ended,
+)
+from kedge.observe.records.codec import COVERAGE, DECISION, OUTSIDE, VERSION
 
 _T = TypeVar("_T")
 _SCANNED: Final = 1 << 30
 """The number of the part of decisions that no part has: they come after the others of their segment."""
-_SEARCHED: Final = frozenset({VERSION, DECISION, COVERAGE})
+_SEARCHED: Final = frozenset({VERSION, DECISION, COVERAGE, OUTSIDE})
 """Sections that answers are made of. Counts and cache contents are for readers of a whole log."""
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 Report = Callable[[SkippedPart], None]
@@ -84,6 +94,8 @@ class IndexedSegment:
         self._kinds, self._report, self._is_newest = kinds, report, is_newest
         self.parts: list[PartHead] = []
         self.coverages: list[CoverageRecord] = []
+        self.events: list[OutsideEvent] = []
+        """Starts, ends and terms of the process."""
         self.scanned: list[Decision] = []
         """Decisions that no part has: those behind the last part, or all of them if there is no sound index."""
         self._scanned_names: list[set[int]] = []
@@ -104,13 +116,14 @@ class IndexedSegment:
                 self._take(read_from(file, self._size, self._indexed_bytes), self._reader)
         if self.parts:
             self.coverages[:0] = [each for part in self.parts for each in part.coverages]
+            self.events[:0] = [each for part in self.parts for each in part.events]
         else:
             self.scan()
 
     def scan(self) -> None:
         """Read every record, in place of an index that cannot be read."""
         self.drop_index()
-        self.scanned, self._scanned_names, self.coverages = [], [], []
+        self.scanned, self._scanned_names, self.coverages, self.events = [], [], [], []
         self._take(read_bytes(self.path.read_bytes(), self.path), RecordReader(self._kinds))
 
     @property
@@ -185,6 +198,8 @@ class IndexedSegment:
                     self.scanned.append(each)
                 case CoverageRecord():
                     self.coverages.append(each)
+                case OutsideEvent() if is_process_event(each):
+                    self.events.append(each)
                 case SkippedPart():
                     self._report(each)
 
@@ -295,6 +310,11 @@ class LogSearch:
     @property
     def coverages(self) -> list[CoverageRecord]:
         return [each for segment in self._segments for each in segment.coverages]
+
+    @property
+    def events(self) -> list[OutsideEvent]:
+        """Starts, ends and terms of the processes, by time."""
+        return sorted((each for segment in self._segments for each in segment.events), key=lambda each: each.at)
 
     def totals(self) -> KeptTotals:
         """All decisions in the logs, by rule, without reports."""

@@ -1,4 +1,4 @@
-"""Events of a process in its own log: its start and its end, and the limits that its decisions depend on.
+"""Events of a process in its own log: its start, its end, terms of its leaders, and the limits of its decisions.
 
 A segment of a log stands alone, so each one names the limits. Nothing is decided here.
 """
@@ -17,6 +17,14 @@ from kedge.observe.records import Decision, OutsideEvent
 
 START: Final = "start"
 END: Final = "end"
+ELECTION: Final = "election"
+"""A term of a leader begins or ends."""
+PROCESS_KINDS: Final = frozenset({START, END, ELECTION})
+
+
+def is_process_event(event: OutsideEvent) -> bool:
+    """Whether it is about the life of a process: the limits of a segment are not, nor is the start of a simulation."""
+    return event.kind in PROCESS_KINDS and bool(event.where) and "limits" not in event.data
 
 
 def started(env: Env, component: str) -> OutsideEvent:

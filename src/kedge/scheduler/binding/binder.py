@@ -18,6 +18,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
+from kedge.logs import DECISION
 from kedge.scheduler.binding.refusals import Refusals
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt, bind_request
@@ -94,6 +95,7 @@ class Binder:
             except Exception as error:  # noqa: BLE001  it ends the term, which reports it
                 self._on_failure(error)
             finally:
+                DECISION.set("")
                 self._in_flight -= 1
                 if not self._in_flight:
                     self._idle_event.set()
@@ -128,6 +130,7 @@ class Binder:
         record: OpenAttempt,
     ) -> None:
         """Bind a pod to its assumed node. `node` is the uid and the revision of the node that was decided on."""
+        DECISION.set(record.id)  # lines of the client carry it, until this worker begins other work
         pod, uid = queued.pod, queued.uid
         request = bind_request(pod, assumption.node, *node)
         # A repeated bind finds the pod already bound to this node, so the service need not record the operation.

@@ -23,6 +23,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin, Revision
+from kedge.logs import DECISION
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords, OpenAttempt
@@ -181,6 +182,7 @@ class Gangs:
     async def _reserve_chunk(self, chunk: GangChunk, record: OpenAttempt, fence: Fence) -> None:
         reply: Written | None = None
         error: OperatingError | None = None
+        DECISION.set(record.id)
         self._attempts.reserving_chunk(record, chunk)
         try:
             options = WriteOptions(fence=fence, origin=Origin(decision=record.id))
@@ -224,6 +226,7 @@ class Gangs:
     async def _delete(self, gang: Object, options: DeleteOptions) -> None:
         assert options.fence is not None
         record = self._attempts.begin_release(gang, options.fence)
+        DECISION.set(record.id)
         reply: Written | None = None
         error: OperatingError | None = None
         try:

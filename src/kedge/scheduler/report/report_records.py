@@ -7,6 +7,7 @@ whose writes carry the id of the attempt: a reader of the written version finds 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import Token
 from typing import Any, Final
 
 from kedge.api.kinds import Kind
@@ -15,6 +16,7 @@ from kedge.api.requests import DeleteOptions, WriteOptions, Written
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import NO_REVISION, Fence, Key, Origin
+from kedge.logs import DECISION
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision as Record
 from kedge.runtime.recorded_call import recorded_call
@@ -67,6 +69,8 @@ class Report:
         self._record = record
         self._fence = fence
         self._origin = Origin(decision=record.part_of)
+        self._lines: Token[str]
+        """The decision of the lines of this task, before the report."""
 
     @property
     def decision(self) -> str:
@@ -74,10 +78,12 @@ class Report:
         return self._origin.decision
 
     async def __aenter__(self) -> Report:
+        self._lines = DECISION.set(self.decision)
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """The report is over: count its record and keep it. An error of a write is raised as it is."""
+        DECISION.reset(self._lines)
         record, recorder = self._record, self._recorder
         if recorder is None or not record.steps:
             return

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kedge.api import http_headers
 from kedge.api.access import Caller
 from kedge.api.http_batch import BATCH_PATH
 from kedge.api.types import type_table
@@ -19,6 +20,7 @@ from kedge.api.wellknown import METRICS_GROUP, ROTATE_KEYS_PATH
 from kedge.caches import show_caches
 from kedge.env import Env
 from kedge.errors import NotFound, OperatingError, TooManyRequests, Unauthorized, Unavailable, check
+from kedge.logs import DECISION
 from kedge.server.audit import Auditor
 from kedge.server.http.access import OPEN_PATHS, Authenticator, acting_caller
 from kedge.server.http.agents import AgentDialer
@@ -178,6 +180,8 @@ class ApiHandler:
         return caller
 
     async def __call__(self, request: HttpRequest, exchange: Exchange) -> None:
+        # Always set: the task of a request that was pipelined begins in the context of the one before it.
+        DECISION.set(request.headers.get(http_headers.DECISION, b"").decode("latin-1"))
         if self._auditor is not None and exchange.audit is None:
             begin_audit(self._auditor, request, exchange, self._env)
         try:

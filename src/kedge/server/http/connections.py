@@ -43,7 +43,7 @@ class Connections:
         self._request_s = metrics.histogram(
             "kedge_http_request_seconds", "Time from a request to its whole reply; streams are left out", ("method",)
         )
-        self._availability = SloEvents(env, API_AVAILABILITY, env.limits.slo_api_good_share)
+        self.availability = SloEvents(env, API_AVAILABILITY, env.limits.slo_api_good_share)
         self.unreadable = metrics.counter("kedge_http_unreadable_total", "Requests that could not be parsed", ("code",))
         metrics.gauge("kedge_http_connections", "Open connections", ()).set_function(lambda: len(self.open))
         env.metrics.saturation("http connections", lambda: len(self.open) / self.limits.http_connections_max)
@@ -56,7 +56,7 @@ class Connections:
             self._series[method, code] = found
         answered, times = found
         answered.inc()
-        self._availability.count(now_s, good=code < _SERVER_FAULT)
+        self.availability.count(now_s, good=code < _SERVER_FAULT)
         return times
 
     def protocol(self) -> HttpConnection:

@@ -18,6 +18,7 @@ from kedge.server.http.api import ApiHandler
 from kedge.server.http.connections import Connections
 from kedge.server.http.tls_listener import TlsListener
 from kedge.server.service import Service
+from kedge.slo import API_AVAILABILITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ class ApiServer:
         self.connections = Connections(self.handler, env, self.handler.flow.expire)
         self._listener: asyncio.base_events.Server | TlsListener | None = None
         self._sweeper: asyncio.Task[None] | None = None
+
+    def past_alert(self) -> list[str]:
+        """The objectives of this server whose error budget burns past the bounds of their alert."""
+        return [API_AVAILABILITY] if self.connections.availability.is_past_alert() else []
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Read the roles, listen, and return the port. Without TLS only on connections that the simulator or a test

@@ -79,7 +79,7 @@ class RunCoverage:
             kind, _, place = event.text.partition(": ")
             point, _, about = place.rpartition(" ")
             caller = about.partition(">")[0]
-            actor = DECISION.get().partition(":")[0] or role_of(caller)
+            actor = role_of(DECISION.get().partition(":")[0] or caller)
             self.add(FAULT_STEPS, f"{kind} at {point} of {actor}, after {self._last_calls.get(caller, 'nothing')}")
 
     def hashed(self) -> tuple[Feature, ...]:

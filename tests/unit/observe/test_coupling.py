@@ -98,6 +98,19 @@ def test_declared_edges_are_marked_and_are_added_only_where_no_record_has_one() 
     assert any("not seen in this window; declared" in line for line in found.lines())
 
 
+def test_a_right_to_change_an_object_adds_no_edge_beside_a_recorded_change_of_its_spec() -> None:
+    rows = [*reader_rows("spec.nodeName"), FieldCount("writer", "bind", "Pod", "spec.nodeName", 7)]
+    declared = [
+        DeclaredComponent("reader", frozenset(), frozenset({"Pod"}), frozenset()),
+        DeclaredComponent("writer", frozenset(), frozenset(), frozenset({("Pod", "*"), ("Pod", "existence")})),
+    ]
+    found = coupling_of(Recording(counts=[counts(*rows)]), "reader", declared=declared)
+    assert [(each.field, each.basis) for each in found.edges] == [
+        ("spec.nodeName", Basis.COUNTS),
+        ("existence", Basis.DECLARED),
+    ]
+
+
 # -- limits ----------------------------------------------------------------------------------------
 
 

@@ -253,6 +253,11 @@ def test_the_timeline_as_spans_links_an_attempt_to_the_decision_that_made_its_po
         lambda found: f'{found[1]}"{base64.b64encode(bytes.fromhex(found[2])).decode()}"', json.dumps(document)
     )
     request = Parse(mapped, ExportTraceServiceRequest())
+    for each in request.resource_spans:
+        (covered,) = (found.value.string_value for found in each.resource.attributes if found.key == "kedge.coverage")
+        window, coverage = covered.split("\n")
+        assert window.startswith("window: everything from the beginning of the records")
+        assert re.match(r"coverage: \d+ decisions kept from .* were counted and not kept", coverage)
     spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
     roots = {bytes(span.span_id): span for span in spans if not span.parent_span_id}
     assert all(bytes(span.parent_span_id) in roots for span in spans if span.parent_span_id)

@@ -14,6 +14,7 @@ import click
 from kedge.cli.component import run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.joining.options import IdentitySource, identity_options
+from kedge.cli.keep_option import DECISIONS_TENANTS_OPTION, keep_rules
 from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, command_errors, folder_lock
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     help="Address for logs and exec; API servers connect to it. With 0.0.0.0 the Node has the address that faces them.",
 )
 @METRICS_OPTION
+@DECISIONS_TENANTS_OPTION
 @log_options
 @config_option
 def agent(
@@ -49,6 +51,7 @@ def agent(
     zone: str,
     listen: str,
     metrics_listen: str | None,
+    decisions_tenants: tuple[str, ...],
     limits: Limits,
 ) -> None:
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
@@ -77,7 +80,8 @@ def agent(
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
         incidents = RemoteIncidents(transport.rest_clients, env.limits)
-        async with recording_process(client, env, state / DECISIONS, incidents, process=f"agent-{name}") as recorder:
+        log, rules = state / DECISIONS, keep_rules(decisions_tenants)
+        async with recording_process(client, env, log, incidents, process=f"agent-{name}", rules=rules) as recorder:
             running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")
             beside = [proxying, *spawn_certificate(client, env, name, address, endpoint)]
             waiting = asyncio.ensure_future(stop.wait())

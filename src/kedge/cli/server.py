@@ -29,6 +29,7 @@ from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
 from kedge.cli.incidents.history import IncidentHistory
 from kedge.cli.incidents.recording_process import recording_process
 from kedge.cli.incidents.servers import OwnIncidents
+from kedge.cli.keep_option import DECISIONS_TENANTS_OPTION, keep_rules
 from kedge.cli.listen_address import LISTEN_OPTION, WILDCARDS, parse_listen
 from kedge.cli.live_page import LivePage
 from kedge.cli.live_records import CollectedRecords
@@ -43,6 +44,7 @@ from kedge.env import Env, system_env
 from kedge.errors import Unavailable
 from kedge.heap import collect_in_time, tune_collector
 from kedge.limits import Limits
+from kedge.observe.recording.rules import KeepRules
 from kedge.server.http.agents import agent_client_context
 from kedge.server.http.certificate_signer import AuthoritySigner
 from kedge.server.http.certificates import ADMIN, Authority
@@ -82,6 +84,7 @@ AGENT_CLIENT = "agent-client.pem"
 @store_options
 @ENCRYPTION_KEYS_OPTION
 @EVENT_LOOP_OPTION
+@DECISIONS_TENANTS_OPTION
 @audit_options(OFF)
 @log_options
 @config_option
@@ -94,6 +97,7 @@ def server(
     store: StoreChoice,
     encryption_keys: Path | None,
     event_loop: str,
+    decisions_tenants: tuple[str, ...],
     audit: AuditChoice,
     limits: Limits,
 ) -> None:
@@ -107,7 +111,7 @@ def server(
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _KeyFiles(pki or state, encryption_keys, replace_keys)
         address = _ServerAddress(host, port, advertised_hosts(advertise))
-        run_on(event_loop, _run(state, keys, address, store, audit, limits))
+        run_on(event_loop, _run(state, keys, address, store, audit, limits, keep_rules(decisions_tenants)))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -134,7 +138,13 @@ class _KeyFiles(NamedTuple):
 
 
 async def _run(
-    state: Path, keys: _KeyFiles, address: _ServerAddress, choice: StoreChoice, audit: AuditChoice, limits: Limits
+    state: Path,
+    keys: _KeyFiles,
+    address: _ServerAddress,
+    choice: StoreChoice,
+    audit: AuditChoice,
+    limits: Limits,
+    rules: KeepRules,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -158,7 +168,7 @@ async def _run(
         own = Client(inside, env, component="server")
         folder = IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents"))
         incidents, name = OwnIncidents(folder), "server"
-        decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name)
+        decisions = recording_process(own, env, state / DECISIONS / name, incidents, process=name, rules=rules)
         service.record_to(await stack.enter_async_context(decisions))
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")

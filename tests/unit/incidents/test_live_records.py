@@ -27,6 +27,7 @@ from kedge.kept import HEADER, encode_end
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.observe.records import RecordEncoder
 from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
@@ -50,7 +51,9 @@ async def running(tmp_path: Path, limits: Limits = LIMITS) -> AsyncIterator[Runn
     client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
     folder = IncidentFolder(tmp_path / "incidents", env)
     own = OwnIncidents(folder)
-    async with recording_process(client, env, tmp_path / "decisions", own, process="scheduler") as recorder:
+    async with recording_process(
+        client, env, tmp_path / "decisions", own, process="scheduler", rules=KeepRules()
+    ) as recorder:
         yield Running(client, folder, recorder, CollectedRecords(client, folder, env, "https://127.0.0.1:1"))
 
 

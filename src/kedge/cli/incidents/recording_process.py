@@ -13,6 +13,7 @@ from kedge.env import Env
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.process_events import ProcessHead, ended, started
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.incident_sender import IncidentSender, IncidentServer
 from kedge.runtime.recording_windows import RecordingWindows
@@ -20,7 +21,7 @@ from kedge.runtime.recording_windows import RecordingWindows
 
 @asynccontextmanager
 async def recording_process(
-    client: Client, env: Env, folder: Path, server: IncidentServer, *, process: str
+    client: Client, env: Env, folder: Path, server: IncidentServer, *, process: str, rules: KeepRules
 ) -> AsyncIterator[Recorder]:
     """The recorder of a process with its log in `folder`. Everything is written when the block ends.
 
@@ -28,7 +29,7 @@ async def recording_process(
         Terminal: that folder cannot be used. Choose another.
     """
     log = DecisionLog(folder, env)
-    recorder = Recorder(env, log=log)
+    recorder = Recorder(env, log=log, rules=rules)
     log.keep_inputs(ProcessHead(env, process).pieces)
     recorder.note(started(env, process))
     following = _follow_windows(client, env, recorder, log, server, process=process)

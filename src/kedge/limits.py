@@ -493,6 +493,13 @@ class Limits:
         "of the records that no rule keeps, one in this many is sampled",
         metric="kedge_decisions_kept_total",
     )
+    decisions_priority_min: int = bound(
+        1_000_000_000,
+        "decisions of this priority or a higher one are all kept; the default is the highest that a user may give a"
+        " PriorityClass",
+        metric="kedge_decisions_kept_total",
+        least=-(1 << 31),
+    )
     decisions_quiet_per_s: float = bound(
         5.0,
         "decisions that wrote something and that no other rule keeps are kept while there are fewer than this in a"

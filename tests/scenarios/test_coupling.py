@@ -70,9 +70,18 @@ def test_one_decision_has_its_own_inputs_and_declarations_add_edges(kept: Path) 
     assert seen <= {read.cache.partition("[")[0] for read in decision.reads}
     declared = json.loads(coupling(kept, "deployment", "--declared", "-o", "json").output)
     added = [each for each in declared["edges"] if each["basis"] == "declared"]
-    assert ("rollout", "Rollout.kedge.dev") not in {(each["writer"], each["kind"]) for each in added}
-    assert {each["changes"] for each in added} <= {"watched by declaration", "silent"}
-    assert added
+    found = {(each["writer"], each["kind"], each["field"]) for each in added}
+    kinds = ("Deployment.apps", "PriorityClass.scheduling.k8s.io", "ReplicaSet.apps", "ResourceQuota")
+    assert found == {
+        ("autoscaler", "Deployment.apps", "*"),
+        ("autoscaler", "ReplicaSet.apps", "*"),
+        ("quota", "ResourceQuota", "status"),
+        ("rollout", "Deployment.apps", "*"),
+        *(("garbage", kind, field) for kind in kinds for field in ("*", "existence")),
+        *(("namespace", kind, "existence") for kind in kinds),
+    }, "replicaset's write of a status is recorded, and no right writes another field"
+    assert {each["kind"] for each in added if each["changes"] == "silent"} == {"PriorityClass.scheduling.k8s.io"}
+    assert {each["changes"] for each in added} == {"watched by declaration", "silent"}
 
 
 @pytest.mark.parametrize("words", [["nothing-of-this-name"], ["deployment", "--decision", "deployment:no:1"]])

@@ -14,6 +14,7 @@ import click
 
 from kedge.cli.component import run_component
 from kedge.cli.configuration.option import config_option
+from kedge.cli.keep_option import DECISIONS_TENANTS_OPTION, keep_rules
 from kedge.cli.listen_address import METRICS_OPTION, WILDCARDS, listen_address, parse_listen
 from kedge.cli.log_options import log_options
 from kedge.cli.membership.options import IdentitySource, identity_options
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 )
 @METRICS_OPTION
 @OTLP_ENDPOINT_OPTION
+@DECISIONS_TENANTS_OPTION
 @log_options
 @config_option
 def agent(
@@ -53,6 +55,7 @@ def agent(
     listen: str,
     metrics_listen: str | None,
     otlp_endpoint: str,
+    decisions_tenants: tuple[str, ...],
     limits: Limits,
 ) -> None:
     """Register this machine as a node and run its pods until SIGTERM. Their processes keep running after that."""
@@ -81,10 +84,11 @@ def agent(
         machine = machine_of(name, zone, address, await driver.conditions())
         proxying = env.spawn(services.run(), name="services")
         incidents = RemoteIncidents(transport.rest_clients, env.limits)
+        log, rules = state / DECISIONS, keep_rules(decisions_tenants)
         async with (
             span_sender(otlp_endpoint) as send_spans,
             recording_process(
-                client, env, state / DECISIONS, incidents, process=f"agent-{name}", send_spans=send_spans
+                client, env, log, incidents, process=f"agent-{name}", rules=rules, send_spans=send_spans
             ) as recorder,
         ):
             running = env.spawn(Agent(client, env, driver, machine, recorder, access).run(), name="agent")

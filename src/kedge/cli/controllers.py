@@ -11,6 +11,7 @@ import click
 from kedge.cli.component import STATE_OPTION, own_log_folder, run_component
 from kedge.cli.configuration.option import config_option
 from kedge.cli.event_loop import EVENT_LOOP_OPTION
+from kedge.cli.keep_option import DECISIONS_TENANTS_OPTION, keep_rules
 from kedge.cli.listen_address import METRICS_OPTION
 from kedge.cli.log_options import log_options
 from kedge.cli.membership.options import IdentitySource, identity_options
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @METRICS_OPTION
 @EVENT_LOOP_OPTION
 @OTLP_ENDPOINT_OPTION
+@DECISIONS_TENANTS_OPTION
 @log_options
 @config_option
 def controllers(
@@ -37,6 +39,7 @@ def controllers(
     metrics_listen: str | None,
     event_loop: str,
     otlp_endpoint: str,
+    decisions_tenants: tuple[str, ...],
     limits: Limits,
 ) -> None:
     """Run every controller until SIGTERM. One of several such processes leads; the others stand by with warm caches."""
@@ -55,6 +58,7 @@ def controllers(
                     component="controllers",
                     schedulers=(),
                     send_spans=send_spans,
+                    rules=keep_rules(decisions_tenants),
                     incidents=RemoteIncidents(transport.rest_clients, env.limits),
                 )
                 await run_until(plane, stop)

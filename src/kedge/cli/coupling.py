@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that `kedge up` was given.")
 @recording_option
 @at_option()
-@click.option("--declared", is_flag=True, help="Add edges that watches and fixed roles declare and no record shows.")
+@click.option("--declared", is_flag=True, help="Add edges that watches and roles (RBAC) declare and no record shows.")
 @click.option(
     "--code",
     multiple=True,

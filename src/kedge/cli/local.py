@@ -39,7 +39,7 @@ from kedge.cli.server import ServerIdentity, client_host, ensure_identity, start
 from kedge.cli.state_folder import AGENT_LOCK, DECISIONS, INCIDENTS, folder_lock
 from kedge.cli.store_options import StoreChoice
 from kedge.cli.wiring import ControlPlane, ensure_namespaces, stop_plane
-from kedge.client.contract import Client
+from kedge.client.contract import Client, Transport
 from kedge.client.direct import DirectTransport
 from kedge.client.http import ServerAddress
 from kedge.env import Env, system_env
@@ -47,6 +47,7 @@ from kedge.errors import KedgeError, Unavailable
 from kedge.keys import NODE_USER_PREFIX
 from kedge.logs import INFO
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.observe.recording.span_exporter import SendSpans
 from kedge.server.audit import Auditor
 from kedge.server.http.server import ApiServer
@@ -97,13 +98,27 @@ class LocalCluster:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSignals:
-    """The spans and the audit log of a cluster. None leaves them out."""
+    """The spans and the audit log of a cluster, which None leaves out, and the rules of its decision log."""
 
     send_spans: SendSpans | None = None
     auditor: Auditor | None = None
+    rules: KeepRules = field(default_factory=KeepRules)
 
 
 NO_SIGNALS = ClusterSignals()
+
+
+def _control_plane(
+    link: Transport, env: Env, state: Path, signals: ClusterSignals, incidents: OwnIncidents
+) -> ControlPlane:
+    return ControlPlane(
+        link,
+        env,
+        decisions=state / DECISIONS,
+        send_spans=signals.send_spans,
+        incidents=incidents,
+        rules=signals.rules,
+    )
 
 
 @asynccontextmanager
@@ -140,7 +155,7 @@ async def local_cluster(
         link = ControllerIdentities(faults.add(FaultLink(CONTROL_PLANE, inner)))
         incidents = _own_incidents(state, identity, env)
         server.handler.incidents = incidents.folder
-        plane = ControlPlane(link, env, decisions=state / DECISIONS, send_spans=signals.send_spans, incidents=incidents)
+        plane = _control_plane(link, env, state, signals, incidents)
         add_debug_pages(server.handler.add_page, plane, env, lambda: store.statistics().revision)
         tasks += _spawn_parts(env, service, plane, IncidentHistory(client, env, incidents, process="up"), identity)
         tasks.append(_serve_page(env, server, service, plane, client, url_of(host, bound)))

@@ -5,6 +5,7 @@ A window is an object of the API, so every process that records honours it, and 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -98,14 +99,33 @@ def list_windows(choice: ServerChoice, output: str) -> None:
     async def work(session: Session) -> None:
         (kind,) = (await session.catalog()).resolve(TYPE)
         found = await session.list(kind)
-        if output == "json":
-            click.echo(as_json({"apiVersion": kind.api_version, "kind": f"{kind.kind}List", "items": found}))
-            return
         now = datetime.now(UTC)
+        if output == "json":
+            click.echo(as_json(windows_document(kind.api_version, kind.kind, found, now)))
+            return
         rows = [_row(each, now) for each in found]
         click.echo(format_rows(HEADER, rows) if rows else "no window is open by hand or by an alert")
+        click.echo(f"\n{coverage_text(found, now)}")
 
     run_session(choice, work)
+
+
+def windows_document(api_version: str, kind: str, found: list[dict[str, Any]], now: datetime) -> dict[str, Any]:
+    """For programs. Members may be added; those of today stay."""
+    return {
+        "apiVersion": api_version,
+        "kind": f"{kind}List",
+        "items": found,
+        "coverage": [coverage_text(found, now)],
+    }
+
+
+def coverage_text(found: Collection[dict[str, Any]], now: datetime) -> str:
+    """The moment of the list, and what it does not have."""
+    return (
+        f"at {now:%Y-%m-%d %H:%M:%S} UTC: {len(found)} windows, none left out; those of rollouts and policy changes are"
+        " in each process alone, and are not listed"
+    )
 
 
 async def _remove_ended(session: Session, now: datetime) -> None:

@@ -29,6 +29,7 @@ from kedge.cli.event_loop import EVENT_LOOP_OPTION, run_on
 from kedge.cli.incidents.history import IncidentHistory
 from kedge.cli.incidents.recording_process import recording_process
 from kedge.cli.incidents.servers import OwnIncidents
+from kedge.cli.keep_option import DECISIONS_TENANTS_OPTION, keep_rules
 from kedge.cli.listen_address import LISTEN_OPTION, WILDCARDS, parse_listen
 from kedge.cli.live_page import LivePage
 from kedge.cli.live_records import CollectedRecords
@@ -46,6 +47,7 @@ from kedge.errors import Unavailable
 from kedge.heap import collect_in_time, tune_collector
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.runtime.recording_windows import ADMISSION_KINDS, RecordingWindows
 from kedge.server.http.certificate_signer import AuthoritySigner
 from kedge.server.http.certificates import ADMIN, Authority
@@ -88,6 +90,7 @@ PROCESS = "server"
 @ENCRYPTION_KEYS_OPTION
 @EVENT_LOOP_OPTION
 @OTLP_ENDPOINT_OPTION
+@DECISIONS_TENANTS_OPTION
 @audit_options(OFF)
 @log_options
 @config_option
@@ -101,6 +104,7 @@ def server(
     encryption_keys: Path | None,
     event_loop: str,
     otlp_endpoint: str,
+    decisions_tenants: tuple[str, ...],
     audit: AuditChoice,
     limits: Limits,
 ) -> None:
@@ -114,7 +118,8 @@ def server(
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _KeyFiles(pki or state, encryption_keys, replace_keys)
         address = _ServerAddress(host, port, advertised_hosts(advertise))
-        run_on(event_loop, _run(state, keys, address, store, _ServerSignals(otlp_endpoint, audit), limits))
+        signals = _ServerSignals(otlp_endpoint, audit, keep_rules(decisions_tenants))
+        run_on(event_loop, _run(state, keys, address, store, signals, limits))
 
 
 def advertised_hosts(text: str) -> tuple[str, ...]:
@@ -141,10 +146,11 @@ class _KeyFiles(NamedTuple):
 
 
 class _ServerSignals(NamedTuple):
-    """Where spans go, and what the audit log keeps."""
+    """Where spans go, and what the audit log and the decision log keep."""
 
     otlp_endpoint: str
     audit: AuditChoice
+    rules: KeepRules
 
 
 async def _run(
@@ -172,7 +178,7 @@ async def _run(
         own = Client(inside, env, component="server")
         folder = IncidentFolder(state / INCIDENTS, env, secret=identity.authority.derived_secret("incidents"))
         incidents = OwnIncidents(folder)
-        recorder = await stack.enter_async_context(_recorder(own, env, state, incidents, signals.otlp_endpoint))
+        recorder = await stack.enter_async_context(_recorder(own, env, state, incidents, signals))
         service.record_to(recorder)
         upkeep = env.spawn(service.run_upkeep(), name="upkeep")
         credentials = env.spawn(service.run_credentials(), name="credentials")
@@ -201,14 +207,14 @@ async def _run(
 
 @asynccontextmanager
 async def _recorder(
-    own: Client, env: Env, state: Path, incidents: OwnIncidents, otlp_endpoint: str
+    own: Client, env: Env, state: Path, incidents: OwnIncidents, signals: _ServerSignals
 ) -> AsyncIterator[Recorder]:
     """The recorder of admission, with its log below the state folder."""
-    folder, ruled = state / DECISIONS / PROCESS, ADMISSION_KINDS
+    folder, rules, ruled = state / DECISIONS / PROCESS, signals.rules, ADMISSION_KINDS
     async with (
-        span_sender(otlp_endpoint) as send_spans,
+        span_sender(signals.otlp_endpoint) as send_spans,
         recording_process(
-            own, env, folder, incidents, process=PROCESS, send_spans=send_spans, ruled_kinds=ruled
+            own, env, folder, incidents, process=PROCESS, rules=rules, send_spans=send_spans, ruled_kinds=ruled
         ) as recorder,
     ):
         yield recorder

@@ -84,7 +84,7 @@ def _as_json(found: ObjectTimeline, output: str) -> str:
         case "perfetto":
             document = trace_document(found)
         case "otlp":
-            document = trace_json(timeline_spans(found))
+            document = trace_json(timeline_spans(found), found.coverage)
         case _:
             document = found.document()
     return json.dumps(document, indent=2)

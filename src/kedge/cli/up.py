@@ -20,6 +20,7 @@ from click.core import ParameterSource
 from kedge.cli.audit_options import WRITES, AuditChoice, audit_options, open_audit
 from kedge.cli.configuration.option import config_option, current_config
 from kedge.cli.encryption_keys import ENCRYPTION_KEYS_OPTION
+from kedge.cli.keep_option import DECISIONS_TENANTS_OPTION, arguments_of, keep_rules
 from kedge.cli.listen_address import LISTEN_OPTION, parse_listen
 from kedge.cli.log_options import log_arguments, log_options
 from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
@@ -27,6 +28,7 @@ from kedge.cli.otlp_option import OTLP_ENDPOINT_OPTION, span_sender
 if TYPE_CHECKING:
     from kedge.cli.local import LocalCluster
     from kedge.limits import Limits
+    from kedge.observe.recording.rules import KeepRules
 
 DETACH_S = 60.0
 """A detached cluster that does not serve by then is reported as failed; its log has the reason."""
@@ -83,6 +85,7 @@ def no_cluster(state: Path, start: str = "kedge up") -> str:
 )
 @ENCRYPTION_KEYS_OPTION
 @OTLP_ENDPOINT_OPTION
+@DECISIONS_TENANTS_OPTION
 @audit_options(WRITES)
 @log_options
 @config_option
@@ -97,6 +100,7 @@ def up(
     replace_keys: bool,
     encryption_keys: Path | None,
     otlp_endpoint: str,
+    decisions_tenants: tuple[str, ...],
     audit: AuditChoice,
     limits: Limits,
 ) -> None:
@@ -119,7 +123,7 @@ def up(
         _demo(nodes, state if own else None, limits, keep=keep)
     elif detach:
         with command_errors(folder):
-            options = ["--otlp-endpoint", otlp_endpoint, *audit.arguments()]
+            options = ["--otlp-endpoint", otlp_endpoint, *arguments_of(decisions_tenants), *audit.arguments()]
             if encryption_keys is not None:
                 options += ["--encryption-keys", str(encryption_keys)]
             if replace_keys:
@@ -127,7 +131,8 @@ def up(
             _detach(folder, listen, nodes, options)
     else:
         stop = f"stop it with `{with_state('kedge down', folder)}` first"
-        signals, keys = _SignalChoice(otlp_endpoint, audit), _KeyChoice(encryption_keys, replace_keys)
+        signals = _SignalChoice(otlp_endpoint, audit, keep_rules(decisions_tenants))
+        keys = _KeyChoice(encryption_keys, replace_keys)
         with command_errors(folder), folder_lock(folder / UP_LOCK, "kedge up", next_step=stop):
             asyncio.run(_run(folder, (host, port), nodes, limits, signals, keys, quiet=quiet))
 
@@ -201,10 +206,11 @@ def introduction(cluster: LocalCluster, nodes: int, state: Path) -> str:
 
 
 class _SignalChoice(NamedTuple):
-    """Where spans go, and what the audit log keeps."""
+    """Where spans go, and what the audit log and the decision log keep."""
 
     otlp_endpoint: str
     audit: AuditChoice
+    rules: KeepRules
 
 
 class _KeyChoice(NamedTuple):
@@ -239,7 +245,7 @@ async def _run(
             *listen,
             nodes,
             env,
-            signals=ClusterSignals(send_spans, auditor),
+            signals=ClusterSignals(send_spans, auditor, signals.rules),
             encryption_keys=keys.encryption,
             replace_keys=keys.replace,
         ) as cluster,

@@ -25,6 +25,7 @@ from kedge.keys import Key
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.process_events import ended, started
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.observe.recording.span_exporter import SendSpans, SpanExporter
 from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
@@ -52,8 +53,9 @@ class ControlPlane:
         controllers: bool = True,
         send_spans: SendSpans | None = None,
         incidents: IncidentServer | None = None,
+        rules: KeepRules = KeepRules(),  # noqa: B008  frozen
     ) -> None:
-        """`decisions` is the folder of its decision log, which belongs to this process alone.
+        """`decisions` is the folder of its decision log, which is of this process alone. `rules` select its records.
 
         Without `controllers` it is a process of schedulers alone. `send_spans` takes the spans of kept decisions,
         `incidents` the log for incidents.
@@ -66,7 +68,7 @@ class ControlPlane:
         self.client = Client(transport, env, component=component)
         self.caches = CacheSet(self.client, env)
         self.log = DecisionLog(decisions, env)
-        self.recorder = Recorder(env, log=self.log)
+        self.recorder = Recorder(env, log=self.log, rules=rules)
         self.exporter = SpanExporter(env, self.recorder, send_spans) if send_spans is not None else None
         process = f"{component}-{env.new_uid()[:8]}"
         self._incidents = (

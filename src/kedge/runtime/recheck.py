@@ -36,7 +36,7 @@ from kedge.observe.records import (
     Measured,
     NotStarted,
     PodAct,
-    PodSight,
+    PodSync,
     encode_intent,
 )
 from kedge.runtime.action import Action, Next, check_action
@@ -449,7 +449,7 @@ def _describe(step: DecisionStep | None) -> str:
             return "nothing, because it never began"
         case PodAct() | AdmissionAct():
             return str(step)
-        case PodSight():
+        case PodSync():
             return f"the {step.what} of an agent"
 
 

@@ -20,7 +20,7 @@ from kedge.observe.records import (
     Measured,
     NotStarted,
     PodAct,
-    PodSight,
+    PodSync,
 )
 from kedge.ui.beliefs import CachedComponents
 from kedge.ui.decision_list import outcome_of, summary_of
@@ -174,7 +174,7 @@ def _step(history: RecordedHistory, decision: Decision, step: DecisionStep) -> d
             return {"step": "not started", "text": step.error}
         case PodAct() | AdmissionAct():
             return {"step": "act", "text": str(step)}
-        case PodSight():
+        case PodSync():
             return {"step": "saw", "text": f"{step.what}: {json.dumps(step.outcome, default=str)[:500]}"}
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.kit.agent import TableDriver
 from tests.kit.records import decision, make_env
 from tests.objects import deployment
@@ -20,6 +22,12 @@ from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, ListOptions
+from kedge.api.wellknown import POD_KIND
+from kedge.cli import wiring
+from kedge.cli.configuration.fields import VERBS, config_fields
+from kedge.cli.incidents.recording_process import recording_process
+from kedge.cli.incidents.servers import OwnIncidents
+from kedge.cli.keep_option import keep_rules
 from kedge.cli.live import logged_records
 from kedge.cli.wiring import NAMESPACES, ControlPlane
 from kedge.client.contract import Client
@@ -30,8 +38,10 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe import DecisionLog
 from kedge.observe.recording.recorder import Recorder
+from kedge.server.incidents import IncidentFolder
 from kedge.server.service import Service
 from kedge.sim.standard import budget, job, quota, service
+from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
 
 LIMITS = Limits(node_renew_s=1.0, agent_usage_s=0.5, autoscaler_look_s=0.5, autoscaler_start_s=0.0, drain_s=0.2)
@@ -242,6 +252,56 @@ def test_records_survive_the_process_and_name_the_controller_behind_each_wake_up
     causes = [each.scheduling.cause for each in attempts if each.scheduling is not None]
     assert {(cause.key.kind, cause.writer) for cause in causes if cause is not None} == {("Pod", "replicaset")}
     assert all(cause is not None and cause.revision for cause in causes)
+
+
+@pytest.mark.parametrize(("tenants", "rules"), [(("payments",), {"tenant", "priority"}), ((), {"priority"})])
+def test_the_records_of_tenants_and_priorities_that_were_configured_are_kept(
+    tmp_path: Path, tenants: tuple[str, ...], rules: set[str]
+) -> None:
+    """A file's `decisions_tenants` and `limits.decisions_priority_min`, with the sample and the quiet rule off."""
+
+    async def program() -> None:
+        limits = replace(
+            LIMITS, decisions_priority_min=7, decisions_sample_every=1 << 40, decisions_quiet_per_s=0.0
+        )  # fmt: skip
+        env = system_env(limits=limits)
+        transport = DirectTransport(Service(MemoryStore(env), env))
+        client = Client(transport, env, component="test")
+        own = OwnIncidents(IncidentFolder(tmp_path / "incidents", env))
+        kept = keep_rules(tenants)
+        plane = ControlPlane(transport, env, decisions=tmp_path / "plane", rules=kept)
+        async with recording_process(client, env, tmp_path / "agent", own, process="agent", rules=kept) as recorder:
+            for each in (plane.recorder, recorder):
+                about = [
+                    decision("d:1", key=Key(POD_KIND, "payments", "a"), tenant="payments"),
+                    decision("d:2", key=Key(POD_KIND, "shop", "a"), tenant="shop"),
+                    decision("d:3", key=Key(POD_KIND, "shop", "b"), tenant="shop", priority=7),
+                ]
+                assert {each.why_keep(made) for made in about} == {"", *rules}
+                assert each.why_keep(about[1]) == ""
+        plane.log.close()
+
+    asyncio.run(program())
+
+
+def test_every_verb_gives_its_rules_to_its_recorder() -> None:
+    """The default rules of a control plane are for tests: a verb that leaves them out ignores its option."""
+    found = {
+        path.stem: "rules" in {each.arg for each in call.keywords}
+        for path in Path(wiring.__file__).parent.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("ControlPlane", "recording_process")
+    }
+    assert found == dict.fromkeys(("agent", "controllers", "local", "scheduler", "server"), True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_that_records_has_the_option_for_tenants(verb: str) -> None:
+    field = config_fields()[verb]["decisions_tenants"]
+    assert (field.type, field.default) == (list, [])
+    assert config_fields()["limits"]["decisions_priority_min"].default == 1_000_000_000
 
 
 def test_two_processes_of_one_component_have_a_log_each_and_readers_find_both(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.readers.spans import span_id_of
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.observe.records import RecordEncoder
 from kedge.runtime.recording_windows import ADMISSION_KINDS
 from kedge.server.incidents import IncidentFolder
@@ -54,7 +55,9 @@ async def running(tmp_path: Path, limits: Limits = LIMITS) -> AsyncIterator[Runn
     client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
     folder = IncidentFolder(tmp_path / "incidents", env)
     own = OwnIncidents(folder)
-    async with recording_process(client, env, tmp_path / "decisions", own, process="scheduler") as recorder:
+    async with recording_process(
+        client, env, tmp_path / "decisions", own, process="scheduler", rules=KeepRules()
+    ) as recorder:
         yield Running(client, folder, recorder, CollectedRecords(client, folder, env, "https://127.0.0.1:1"))
 
 
@@ -122,7 +125,7 @@ async def test_an_agent_or_server_sends_the_spans_of_its_decisions_and_the_last_
             return {bytes(span.span_id) for _, span in receiver.spans()}
 
         async with recording_process(
-            client, env, tmp_path / "decisions", incidents, process="agent-n1", send_spans=send
+            client, env, tmp_path / "decisions", incidents, process="agent-n1", rules=KeepRules(), send_spans=send
         ) as recorder:
             recorder.take(decision("agent-n1:p:1", controller="agent-n1", kept="window"))
             await eventually(lambda: span_id_of("agent-n1:p:1") in sent())
@@ -136,7 +139,7 @@ async def test_a_change_of_an_admission_policy_opens_a_window_in_a_process_that_
     client = Client(DirectTransport(Service(MemoryStore(env), env)), env, component="test")
     incidents = OwnIncidents(IncidentFolder(tmp_path / "incidents", env))
     async with recording_process(
-        client, env, tmp_path / "decisions", incidents, process="server", ruled_kinds=ADMISSION_KINDS
+        client, env, tmp_path / "decisions", incidents, process="server", rules=KeepRules(), ruled_kinds=ADMISSION_KINDS
     ) as recorder:
         spec = {"policyName": "freeze", "validationActions": ["Deny"]}
         await client.create(client.kinds.of_key_kind(ADMISSION_KINDS[1]), {"metadata": {"name": "now"}, "spec": spec})

@@ -31,6 +31,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.readers.recording import Recording, decode_recording, read_recording
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.observe.recording.segments import segments
 from kedge.observe.records import CommitRecord, StoreState
 from kedge.server.incidents import IncidentFolder
@@ -58,7 +59,7 @@ class Cluster:
         now = self.env.now
         env = replace(self.env, now=lambda: now() + timedelta(seconds=clock_s))
         async with recording_process(
-            self.client, env, self.path / name, OwnIncidents(self.folder), process=name
+            self.client, env, self.path / name, OwnIncidents(self.folder), process=name, rules=KeepRules()
         ) as recorder:
             yield recorder
 

@@ -20,7 +20,7 @@ from kedge.cli.incidents.incident_file import DIGEST, IncidentSummary, changes_o
 from kedge.cli.incidents.replay import replay_incident
 from kedge.kept import Section, write_kept
 from kedge.observe.readers.recording import Recording, read_recording
-from kedge.observe.records import CacheRead, Call, Decision, PodAct, PodSight
+from kedge.observe.records import CacheRead, Call, Decision, PodAct, PodSync
 
 EACH_NAME = 12
 """Sections of one name that are changed: a recording has thousands that are alike."""
@@ -129,7 +129,7 @@ def changed_call(step: Call) -> Iterator[Call]:
         yield replaced(step, revision=step.revision + 1)
 
 
-def changed_sight(step: PodSight) -> Iterator[PodSight]:
+def changed_sight(step: PodSync) -> Iterator[PodSync]:
     replaced = msgspec.structs.replace
     if step.objects:
         yield replaced(step, objects=(other(step.objects[0]),))
@@ -153,7 +153,7 @@ def changed_act(step: PodAct) -> Iterator[PodAct]:
 CHANGES: dict[type, Callable[..., Iterator[object]]] = {
     CacheRead: changed_read,
     Call: changed_call,
-    PodSight: changed_sight,
+    PodSync: changed_sight,
     PodAct: changed_act,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import timedelta
 from typing import Any
@@ -98,6 +99,19 @@ def test_declared_edges_are_marked_and_are_added_only_where_no_record_has_one() 
     assert any("not seen in this window; declared" in line for line in found.lines())
 
 
+def test_a_right_to_change_an_object_adds_no_edge_beside_a_recorded_change_of_its_spec() -> None:
+    rows = [*reader_rows("spec.nodeName"), FieldCount("writer", "bind", "Pod", "spec.nodeName", 7)]
+    declared = [
+        DeclaredComponent("reader", frozenset(), frozenset({"Pod"}), frozenset()),
+        DeclaredComponent("writer", frozenset(), frozenset(), frozenset({("Pod", "*"), ("Pod", "existence")})),
+    ]
+    found = coupling_of(Recording(counts=[counts(*rows)]), "reader", declared=declared)
+    assert [(each.field, each.basis) for each in found.edges] == [
+        ("spec.nodeName", Basis.COUNTS),
+        ("existence", Basis.DECLARED),
+    ]
+
+
 # -- limits ----------------------------------------------------------------------------------------
 
 
@@ -177,7 +191,7 @@ def test_the_document_has_its_members_and_is_json() -> None:
     document = json.loads(json.dumps(found.document()))
     assert list(document) == [
         "apiVersion", "kind", "controller", "decision", "edges", "paths", "cycles", "fights", "sharedLimits",
-        "coverage",
+        "coverage", "absentEdges",
     ]  # fmt: skip
     assert (document["apiVersion"], document["kind"]) == ("kedge.dev/v1", "Coupling")
     (edge,) = document["edges"]
@@ -191,6 +205,7 @@ def test_the_document_has_its_members_and_is_json() -> None:
 def test_the_text_ends_with_the_meaning_of_an_absent_edge() -> None:
     assert next(iter(coupling_of(kept(), "writer").lines())) == "no coupling of writer was seen in this window"
     assert [*coupling_of(kept(), "reader").lines()][-1] == NOT_SEEN
+    assert coupling_of(kept(), "reader").document()["absentEdges"] == NOT_SEEN
 
 
 def test_the_drawing_marks_silent_and_decisive_edges_and_quotes_names() -> None:
@@ -203,6 +218,14 @@ def test_the_drawing_marks_silent_and_decisive_edges_and_quotes_names() -> None:
     assert drawn.startswith("digraph coupling {")
     assert drawn.endswith("}")
     assert isinstance(found, Coupling)
+
+
+def test_the_drawing_has_the_coverage_as_its_label_and_as_comments() -> None:
+    found = dataclasses.replace(coupling_of(kept(), "reader"), coverage=('coverage: 3 "kept"', "missing: a part"))
+    lines = found.dot().splitlines()
+    assert lines[1:4] == ['  // coverage: 3 "kept"', "  // missing: a part", f"  // {NOT_SEEN}"]
+    label = rf'  label="coverage: 3 \"kept\"\lmissing: a part\l{NOT_SEEN}\l"; labelloc=b; labeljust=l;'
+    assert label in lines
 
 
 # -- fields ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def made(kind: str, name: str, revision: int, **parts: Any) -> Object:
     found = KINDS.of_key_kind(kind)
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **parts.pop("metadata", {})}
     body = {"apiVersion": found.api_version, "kind": found.kind, "metadata": metadata, **parts}
-    return Object(found, Key(kind, "default", name), encode_object(body), revision=revision, created=1)
+    return Object(found, Key(kind, metadata["namespace"], name), encode_object(body), revision=revision, created=1)
 
 
 def deployment(revision: int, *, ready: int, replicas: int = 8) -> Object:
@@ -109,3 +109,13 @@ def test_the_autoscaler_has_the_readiness_that_its_last_decision_read() -> None:
 def test_an_autoscaler_that_is_not_held_back_is_shown_as_such() -> None:
     found = view([deployment(9, ready=8), autoscaler(status="False", reason="NotHeldBack")])
     assert found["autoscaler reason"].startswith("enough ready replicas, 8 / 8 at revision 9; does not hold back:")
+
+
+def test_only_the_quotas_of_the_workload_s_tenant_are_shown() -> None:
+    tenants = {"default": ("risk", 12), "payments": ("payments", 14)}
+    quotas = [
+        made("ZoneQuota.kedge.dev", name, revision, metadata={"namespace": space})
+        for space, (name, revision) in tenants.items()
+    ]
+    assert view([deployment(9, ready=6), *quotas])["quota latest revision"] == "ZoneQuota risk@12"
+    assert view([deployment(9, ready=6), quotas[1]])["quota latest revision"] == "none recorded"

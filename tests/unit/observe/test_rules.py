@@ -60,6 +60,13 @@ def test_priorities_are_kept_from_the_bound_up() -> None:
     assert why(decision(priority=99), priority_min=100) == ""
 
 
+def test_without_a_bound_of_their_own_the_rules_use_the_limit() -> None:
+    for limit, expected in ((100, "priority"), (101, "")):
+        env = make_env(decisions_sample_every=NEVER_SAMPLED, decisions_priority_min=limit)
+        assert Recorder(env).why_keep(decision(priority=100)) == expected
+        assert Recorder(env, rules=KeepRules(tenants=frozenset({"x"}))).why_keep(decision(priority=100)) == expected
+
+
 def test_named_tenants_are_kept() -> None:
     assert why(decision(tenant="gold"), tenants=frozenset({"gold"})) == "tenant"
     assert why(decision(tenant="tin"), tenants=frozenset({"gold"})) == ""

@@ -17,7 +17,7 @@ from kedge.agent.core.status import dropped_conditions, pod_status
 from kedge.api.objects import Object
 from kedge.api.views import PodView
 from kedge.api.views.schema import dec_hook
-from kedge.observe.records import PodSight
+from kedge.observe.records import PodSync
 from kedge.runtime.status import plan_status
 
 PLAN: Final = "plan"
@@ -52,26 +52,26 @@ def planned_status(
     return status, plan_status(seen, status, inputs.now, dropped=dropped_conditions(status))
 
 
-def plan_step(seen: Object | None, observation: PodObservation, plan: PodPlan) -> PodSight:
+def plan_step(seen: Object | None, observation: PodObservation, plan: PodPlan) -> PodSync:
     """A plan, and all of its inputs. `seen` is the version of the pod in the observation."""
     objects = () if seen is None or observation.pod is None else (seen,)
     # The steps of a resize in progress decide nothing in a plan, and hold whole containers.
     plain = replace(observation, pod=None, resize=replace(observation.resize, apply=()))
-    return PodSight(PLAN, objects, _plain(plain), shown_plan(plan))
+    return PodSync(PLAN, objects, _plain(plain), shown_plan(plan))
 
 
-def status_step(seen: Object, inputs: StatusInputs, *, differs: bool) -> PodSight:
+def status_step(seen: Object, inputs: StatusInputs, *, differs: bool) -> PodSync:
     """A status that was computed on `seen`, and whether it differs from the one there."""
-    return PodSight(STATUS, (seen,), _plain(inputs), differs)
+    return PodSync(STATUS, (seen,), _plain(inputs), differs)
 
 
-def observation_of(step: PodSight) -> PodObservation:
+def observation_of(step: PodSync) -> PodObservation:
     """Raises `msgspec.ValidationError` for inputs that this build cannot read."""
     found: PodObservation = msgspec.convert(step.inputs, PodObservation, dec_hook=dec_hook)
     return replace(found, pod=step.objects[0].as_view(PodView) if step.objects else None)
 
 
-def status_inputs_of(step: PodSight) -> StatusInputs:
+def status_inputs_of(step: PodSync) -> StatusInputs:
     """Raises `msgspec.ValidationError` for inputs that this build cannot read."""
     return msgspec.convert(step.inputs, StatusInputs, dec_hook=dec_hook)
 

@@ -22,7 +22,7 @@ from kedge.agent.core.pod_evidence import (
 )
 from kedge.errors import Compacted, ReplayDiverged
 from kedge.limits import Limits
-from kedge.observe.records import Call, Decision, PodAct, PodSight, encode_intent
+from kedge.observe.records import Call, Decision, PodAct, PodSync, encode_intent
 
 _STARTS = frozenset({"start", "restart"})
 _PLANNED = frozenset({"stop", "back off", "fail"})
@@ -35,7 +35,7 @@ def recheck_sync(decision: Decision, limits: Limits) -> bool:
         ReplayDiverged: a plan, an act or a status differs; the message names the step.
         Compacted: the record lacks the pod that was observed.
     """
-    if not any(isinstance(step, PodSight) for step in decision.steps):
+    if not any(isinstance(step, PodSync) for step in decision.steps):
         return False
     if decision.objects_dropped:
         raise Compacted(f"decision {decision.id} was too large to be kept with its pod", oldest=0)
@@ -61,9 +61,9 @@ class _SyncAgain:
 
     def take(self, number: int, step: object) -> None:
         try:
-            if isinstance(step, PodSight) and step.what == PLAN:
+            if isinstance(step, PodSync) and step.what == PLAN:
                 self._take_plan(number, step)
-            elif isinstance(step, PodSight):
+            elif isinstance(step, PodSync):
                 self._take_status(number, step)
             elif isinstance(step, PodAct):
                 self._take_act(number, step)
@@ -72,7 +72,7 @@ class _SyncAgain:
         except msgspec.ValidationError as error:
             raise Compacted(f"decision {self._decision.id} has inputs of another build: {error}", oldest=0) from error
 
-    def _take_plan(self, number: int, step: PodSight) -> None:
+    def _take_plan(self, number: int, step: PodSync) -> None:
         self._observation = observation_of(step)
         self._plan = plan_pod(self._observation, self._limits)
         now, then = shown_plan(self._plan), step.outcome
@@ -91,7 +91,7 @@ class _SyncAgain:
         if act.verb in _STARTS and (act.container, act.attempt) not in started:
             self._diverge(number, f"it does not plan to {act}")
 
-    def _take_status(self, number: int, step: PodSight) -> None:
+    def _take_status(self, number: int, step: PodSync) -> None:
         pod = None if self._observation is None else self._observation.pod
         if self._observation is None or pod is None:
             self._diverge(number, "it has a status of a pod that it did not observe")

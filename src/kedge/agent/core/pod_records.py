@@ -28,7 +28,7 @@ from kedge.keys import AGENT_PREFIX, NO_ORIGIN, Key, Origin, Revision
 from kedge.logs import DECISION
 from kedge.observe.recording.decision_lines import log_decision
 from kedge.observe.recording.recorder import Recorder
-from kedge.observe.records import Decision, PodAct, PodRun, PodSight
+from kedge.observe.records import Decision, PodAct, PodRun, PodSync
 from kedge.runtime.event_writer import EventNote, EventWriter
 from kedge.runtime.recorded_call import recorded_call
 
@@ -96,7 +96,7 @@ class PodRecords:
         record, recorder = self._record, self._agent.recorder
         self._record = None
         DECISION.set("")
-        if record is None or (error is None and all(isinstance(step, PodSight) for step in record.steps)):
+        if record is None or (error is None and all(isinstance(step, PodSync) for step in record.steps)):
             return
         record.result = "await change" if error is None else "failed"
         record.error = "" if error is None else f"{type(error).__name__}: {error}"

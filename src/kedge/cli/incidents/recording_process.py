@@ -13,6 +13,7 @@ from kedge.env import Env
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.process_events import ProcessHead, ended, started
 from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepRules
 from kedge.observe.recording.span_exporter import SendSpans, SpanExporter
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.incident_sender import IncidentSender, IncidentServer
@@ -27,6 +28,7 @@ async def recording_process(
     server: IncidentServer,
     *,
     process: str,
+    rules: KeepRules,
     send_spans: SendSpans | None = None,
     ruled_kinds: Iterable[str] = (),
 ) -> AsyncIterator[Recorder]:
@@ -38,7 +40,7 @@ async def recording_process(
         Terminal: that folder cannot be used. Choose another.
     """
     log = DecisionLog(folder, env)
-    recorder = Recorder(env, log=log)
+    recorder = Recorder(env, log=log, rules=rules)
     log.keep_inputs(ProcessHead(env, process).pieces)
     recorder.note(started(env, process))
     sender = IncidentSender(env, log, recorder, process=f"{process}-{env.new_uid()[:8]}", server=server)

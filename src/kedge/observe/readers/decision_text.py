@@ -17,7 +17,7 @@ from kedge.observe.records import (
     Measured,
     NotStarted,
     PodAct,
-    PodSight,
+    PodSync,
 )
 
 _SHOWN: Final = 4
@@ -70,13 +70,13 @@ def _step_lines(step: DecisionStep) -> Iterator[str]:
             yield f"waited   {step.error}"
         case PodAct():
             yield f"did      {step}"
-        case PodSight():
+        case PodSync():
             yield f"saw      {_sight(step)}"
         case AdmissionAct():
             yield f"policy   {step}"
 
 
-def _sight(step: PodSight) -> str:
+def _sight(step: PodSync) -> str:
     at = f"the pod at revision {step.objects[0].revision}" if step.objects else "no pod"
     if step.what != "plan":
         return f"{at}, whose status {'differs' if step.outcome else 'is as computed'}"

@@ -14,7 +14,7 @@ from kedge.api.objects import Object
 from kedge.api.wellknown import EVENT_KIND, SECRET_KIND
 from kedge.keys import Key, Revision
 from kedge.observe.readers.recording import Recording
-from kedge.observe.records import CacheRead, Call, Decision, PodSight
+from kedge.observe.records import CacheRead, Call, Decision, PodSync
 
 _UNCOMPARED = frozenset({SECRET_KIND, EVENT_KIND})
 """The values of Secrets are hidden by each process with a key of its own; Events are in no history."""
@@ -125,7 +125,7 @@ def _seen(recording: Recording) -> Iterator[tuple[str, Object]]:
             if isinstance(step, CacheRead):
                 for each in step.objects:
                     yield f"decision {decision.id}, which read {step.cache},", each
-            elif isinstance(step, PodSight):
+            elif isinstance(step, PodSync):
                 for each in step.objects:
                     yield f"decision {decision.id}, which saw the pod,", each
             elif isinstance(step, Call) and step.outcome != "removed":

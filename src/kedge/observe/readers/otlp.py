@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SCOPE: Final = "kedge.observe"
 NAMESPACE: Final = "kedge"
 """`service.namespace`; `service.name` is the controller or scheduler, so that viewers show each as a service."""
+COVERAGE: Final = "kedge.coverage"
+"""The attribute of a resource with the window and the coverage of the answer that has its spans, a line for each."""
 _INTERNAL, _CLIENT, _ERROR = 1, 3, 2
 """Numbers of `SPAN_KIND_INTERNAL`, `SPAN_KIND_CLIENT` and `STATUS_CODE_ERROR`."""
 _SAMPLED: Final = 0x01
@@ -40,12 +42,13 @@ def _resource(service: str, process: str) -> dict[str, AttributeValue]:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def trace_json(spans: Iterable[Span]) -> dict[str, Any]:
-    """The body of an export request in OTLP's JSON encoding."""
+def trace_json(spans: Iterable[Span], coverage: Sequence[str] = ()) -> dict[str, Any]:
+    """The body of an export request in OTLP's JSON encoding. `coverage` is an attribute of every resource."""
+    covered = {COVERAGE: "\n".join(coverage)} if coverage else {}
     return {
         "resourceSpans": [
             {
-                "resource": {"attributes": _json_attributes(_resource(service, process))},
+                "resource": {"attributes": _json_attributes({**_resource(service, process), **covered})},
                 "scopeSpans": [{"scope": {"name": SCOPE}, "spans": [_json_span(each) for each in members]}],
             }
             for (service, process), members in by_service(spans).items()

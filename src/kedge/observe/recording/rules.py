@@ -59,8 +59,8 @@ class KeepReason(StrEnum):
 class KeepRules:
     """Configuration: which decisions are kept beside failures, retries, windows and the sample."""
 
-    priority_min: int = 1_000_000_000
-    """Decisions at or above it are kept. The default is the highest priority that a user may give a class."""
+    priority_min: int | None = None
+    """Decisions at or above it are kept; None for the limit `decisions_priority_min`."""
     tenants: frozenset[str] = frozenset()
     policy_kinds: frozenset[str] = frozenset(
         {
@@ -107,7 +107,9 @@ class KeepSelector:
     def __init__(self, env: Env, rules: KeepRules) -> None:
         self._env = env
         self._benign, self._policy_kinds = rules.benign, rules.policy_kinds
-        self._priority_min, self._tenants = rules.priority_min, rules.tenants
+        least = rules.priority_min
+        self._priority_min = env.limits.decisions_priority_min if least is None else least
+        self._tenants = rules.tenants
         self.open_windows: dict[str, Window] = {}
         """By name: those that are open, or were not removed since they ended. Always the same dict."""
         self._every = env.limits.decisions_sample_every

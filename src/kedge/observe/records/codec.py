@@ -20,7 +20,7 @@ from kedge.api.objects import Object
 from kedge.errors import KedgeError
 from kedge.kept import HEADER, Section, encode_end, encode_section, read_bytes
 from kedge.keys import Key, Origin, Revision
-from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, PodSight, encode_plain
+from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep, PodSync, encode_plain
 from kedge.observe.records.hidden_values import HiddenValues
 from kedge.observe.records.history import (
     CommitRecord,
@@ -138,7 +138,7 @@ class RecordEncoder:
             return self._read(step)
         if type(step) is Call:
             return self._call(step)
-        if type(step) is PodSight and step.objects:
+        if type(step) is PodSync and step.objects:
             return replace(step, objects=tuple(map(self._number, step.objects)))
         return step
 
@@ -251,7 +251,7 @@ class RecordEncoder:
 
 # -- reading ---------------------------------------------------------------------------------------
 
-_OBJECTS_IN: Final[dict[type, str]] = {CacheRead: "objects", Call: "reply", PodSight: "objects"}
+_OBJECTS_IN: Final[dict[type, str]] = {CacheRead: "objects", Call: "reply", PodSync: "objects"}
 """The field of each step that has objects: in bytes, the numbers of their versions."""
 _version: Final = msgspec.msgpack.Decoder(tuple[int, Key, Revision, Revision, Origin, bytes])
 _decision: Final = msgspec.msgpack.Decoder(Decision)
@@ -395,7 +395,7 @@ def without_objects(decision: Decision) -> tuple[Decision, int]:
     steps: list[DecisionStep] = []
     dropped = 0
     for step in decision.steps:
-        if isinstance(step, CacheRead | PodSight) and step.objects:
+        if isinstance(step, CacheRead | PodSync) and step.objects:
             dropped += len(step.objects)
             step = replace(step, objects=())
         elif type(step) is Call and step.reply:

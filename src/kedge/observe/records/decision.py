@@ -159,7 +159,7 @@ class PodAct(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="act"):
         return f"{what}{again}{pause}" + (f": {self.why}" if self.why else "")
 
 
-class PodSight(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="sight"):
+class PodSync(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="sight"):
     """One look of an agent at a pod and its processes, and what it decided on that."""
 
     what: str
@@ -215,7 +215,7 @@ class AdmittedWrite(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Equal refusals since the last record of one: those are only counted."""
 
 
-DecisionStep: TypeAlias = CacheRead | Call | Clock | Budget | Measured | NotStarted | PodAct | PodSight | AdmissionAct
+DecisionStep: TypeAlias = CacheRead | Call | Clock | Budget | Measured | NotStarted | PodAct | PodSync | AdmissionAct
 
 
 class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):

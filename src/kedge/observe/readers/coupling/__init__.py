@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from kedge.api.field_notes import WHOLE
 from kedge.observe.readers.coupling.edges import (
     NOT_TESTED,
     Basis,
@@ -120,16 +121,22 @@ def _declared_edges(
     own = next((each for each in declared if each.name == controller), None)
     if own is None:
         return []
-    seen = {(each.writer, each.kind, each.field.partition(".")[0]) for each in known}
+    seen = {(each.writer, each.kind, _part_of(each.field)) for each in known}
     found = []
     for other in declared:
         if other.name == controller:
             continue
         for kind, field in sorted(other.writes):
-            if kind in own.reads and (other.name, kind, field) not in seen:
+            if kind in own.reads and (other.name, kind, _part_of(field)) not in seen:
                 waking = Waking.DECLARED if kind in own.watches else Waking.SILENT
                 found.append(declared_edge(FieldId(other.name, kind, field), controller, waking))
     return found
+
+
+def _part_of(field: str) -> str:
+    """The part of an object that a right is about: its status, its existence, or all else."""
+    part = field.partition(".")[0]
+    return part if part in ("status", EXISTENCE) else WHOLE
 
 
 def _notes_on(traffic: Traffic, recording: Recording) -> list[str]:

@@ -76,6 +76,7 @@ class Coupling:
                 for each in self.limits
             ],
             "coverage": list(self.coverage),
+            "absentEdges": NOT_SEEN,
         }
 
     # -- text --------------------------------------------------------------------------------------
@@ -103,10 +104,17 @@ class Coupling:
     # -- drawing -----------------------------------------------------------------------------------
 
     def dot(self) -> str:
-        """A graph for `dot`. An edge is dashed if it is silent, bold if it is decisive, red in a fight."""
+        """A graph for `dot`. An edge is dashed if it is silent, bold if it is decisive, red in a fight.
+
+        Coverage is its label, for a reader of the drawing, and a comment, for a reader of the text.
+        """
+        notes = (*self.coverage, NOT_SEEN)
+        label = "".join(f"{_escaped(each)}\\l" for each in notes)
         lines = [
             "digraph coupling {",
+            *(f"  // {' '.join(each.split())}" for each in notes),
             "  rankdir=LR;",
+            f'  label="{label}"; labelloc=b; labeljust=l;',
             "  node [shape=box];",
             f"  {_quoted(self.controller)} [style=bold];",
         ]

@@ -48,7 +48,8 @@ def debug_view(found: Object, evidence: ClusterEvidence) -> Iterator[tuple[str, 
             yield "last scheduling reason", reason
         told = reason
         yield "scheduler cache revision", _NONE if last is None else _quota_seen(last)
-    quotas = evidence.of_kind(ZONE_QUOTA_KIND)
+    # A quota holds in its namespace alone: those of other tenants explain nothing here.
+    quotas = [each for each in evidence.of_kind(ZONE_QUOTA_KIND) if each.key.namespace == found.key.namespace]
     yield "quota latest revision", ", ".join(f"ZoneQuota {each.key.name}@{each.revision}" for each in quotas) or _NONE
     yield "autoscaler reason", _autoscaler(found, evidence)
     yield "repair condition", _condition_text(_condition(found, "RepairComplete"))

@@ -35,8 +35,8 @@ def plan_key_record(recorded: Mapping[str, str], keys: ServerKeys) -> dict[str, 
             raise Terminal(
                 f"this server has other keys than its store: {use} is {fingerprints[0][:16]}, but {recorded[use][:16]}"
                 f" is recorded in {RECORD.namespace}/{RECORD.name}. Copy the keys of a server of this cluster, or pass"
-                " their folder with --pki. If the old ones were replaced or lost, start with --replace-keys, which records"
-                " these: kubeconfigs and tokens of the old keys then have to be made again"
+                " their folder with --pki. If the old ones were replaced or lost, start with --replace-keys, which"
+                " records these: kubeconfigs and tokens of the old keys then have to be made again"
             )
     return {use: found[0] for use, found in keys.items() if recorded.get(use) != found[0]}
 

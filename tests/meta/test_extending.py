@@ -19,6 +19,8 @@ COPIED = ("src", "tests", "docs", "pyproject.toml")
 GENERATED = "rewritten by a command"
 CHECKED_BY = (
     "tests/meta/test_wellknown.py",
+    "tests/meta/test_security_page.py",
+    "tests/unit/http/test_access_matrix.py",
     "tests/meta/test_fault_table.py::test_the_table_in_the_docs_is_made_from_the_registry",
     "tests/unit/api/test_kinds.py::test_there_is_a_manifest_of_every_kind_and_a_kind_for_every_manifest",
     "tests/unit/api/test_types.py",

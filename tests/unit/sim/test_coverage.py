@@ -104,16 +104,16 @@ def test_a_fault_in_a_decision_is_named_by_its_controller() -> None:
 
 
 def test_a_feature_has_the_moment_at_which_it_was_reached() -> None:
-    """The tape up to that moment, and any tail, reach it again."""
+    """The tape up to that position, and any tail, reach it again."""
     outcome, found = run_covered(TALK, 3)
-    moment = found.features[MARK_PAIRS]["in doubt"]
+    position = found.features[MARK_PAIRS]["in doubt"]
     for tail_seed in range(10):
         tape = outcome.tape.copy()
-        tape.cut(moment)
+        tape.cut(position)
         tape.tail_seed = tail_seed
         again, reached = run_covered(TALK, tape, lenient=True)
-        assert reached.features[MARK_PAIRS]["in doubt"] == moment
-        assert again.tape.streams["faults"][: moment[2]] == outcome.tape.streams["faults"][: moment[2]]
+        assert reached.features[MARK_PAIRS]["in doubt"] == position
+        assert again.tape.streams["faults"][: position[2]] == outcome.tape.streams["faults"][: position[2]]
 
 
 def test_features_of_one_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,8 @@ def test_a_mutated_tape_gives_a_run_that_replays_exactly() -> None:
     for number in range(60):
         source = Random(number)
         one, other = source.choice(parents), source.choice(parents)
-        moment = (len(one.tape.schedule) // 2, *(len(one.tape.streams[name]) // 2 for name in STREAMS))
-        edited = mutate(one.tape, moment, other.tape, source)  # type: ignore[arg-type]
+        position = (len(one.tape.schedule) // 2, *(len(one.tape.streams[name]) // 2 for name in STREAMS))
+        edited = mutate(one.tape, position, other.tape, source)  # type: ignore[arg-type]
         child = TALK.run(edited, lenient=True)
         assert child.tape.tail_seed is None
         again = TALK.run(child.tape)

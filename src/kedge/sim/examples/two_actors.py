@@ -25,8 +25,7 @@ class CountingReconciler:
         self._transport = transport
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
-        owner = ctx.get(key)
-        if owner is None:
+        if (owner := ctx.get(key)) is None:
             return Action.await_change()
         missing = owner.view.spec.replicas - len(ctx.list(POD, namespace=key.namespace))
         for _ in range(missing):

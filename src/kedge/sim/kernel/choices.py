@@ -26,8 +26,8 @@ STREAMS = ("network", "faults", "workload")
 Choice: TypeAlias = tuple[str, int, int]
 """Label, bound, value: `0 <= value < bound`."""
 
-Moment: TypeAlias = tuple[int, int, int, int]
-"""A moment of a run, as the length of its tape: of the schedule, and of each of `STREAMS`."""
+TapePosition: TypeAlias = tuple[int, int, int, int]
+"""A tape position: a place in a run, as the length of its tape: of the schedule, and of each of `STREAMS`."""
 
 SWARM = "swarm "
 """Prefix of the labels of choices on which faults a run may have at all."""
@@ -69,9 +69,9 @@ class Tape:
         streams = {name: list(choices) for name, choices in self.streams.items()}
         return Tape(self.seed, self.policy, self.schedule[:], streams, self.tail_seed)
 
-    def cut(self, moment: Moment) -> None:
-        """Forget every choice after a moment."""
-        scheduled, *lengths = moment
+    def cut(self, position: TapePosition) -> None:
+        """Forget every choice after a position."""
+        scheduled, *lengths = position
         del self.schedule[scheduled:]
         for name, length in zip(STREAMS, lengths, strict=True):
             del self.streams[name][length:]
@@ -228,7 +228,7 @@ class Choices:
             self.diverged = error
             self._on_diverged()
 
-    def moment(self) -> Moment:
+    def position(self) -> TapePosition:
         """How much of the tape was drawn so far."""
         taken = self._streams
         return len(self.schedule), len(taken["network"].taken), len(taken["faults"].taken), len(taken["workload"].taken)

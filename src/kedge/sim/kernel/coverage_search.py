@@ -176,8 +176,8 @@ class CoverageSearch:
         source = Random(f"{self.seed}/mutation {self.planned}")
         entry, other = corpus.draw(source), corpus.draw(source)
         entry.draws += 1
-        moment = source.choice(entry.new).moment
-        return entry.arm, mutate(entry.tape, moment, other.tape, source)
+        position = source.choice(entry.new).position
+        return entry.arm, mutate(entry.tape, position, other.tape, source)
 
     def add(self, plan: PlannedRun, run: CoveredRun | str) -> None:
         """Count a run, in the order of the plans. A text is the reason why there is no result."""

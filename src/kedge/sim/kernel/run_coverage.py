@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from kedge.logs import DECISION
-from kedge.sim.kernel.choices import Moment, Tape
+from kedge.sim.kernel.choices import Tape, TapePosition
 from kedge.sim.kernel.trace import Event
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Feature(NamedTuple):
     sort: str
     hash: int
     """A hash of its text, equal in every process."""
-    moment: Moment
+    position: TapePosition
     """When the run reached it first."""
 
 
@@ -43,9 +43,9 @@ class RunCoverage:
     """Collects the features of one run, as texts."""
 
     def __init__(self, world: SimWorld) -> None:
-        self.features: dict[str, dict[str, Moment]] = {sort: {} for sort in SORTS}
-        """By sort and text, with the moment at which each was reached first."""
-        self._moment = world.choices.moment
+        self.features: dict[str, dict[str, TapePosition]] = {sort: {} for sort in SORTS}
+        """By sort and text, with the position at which each was reached first."""
+        self._position = world.choices.position
         self._marks: list[str] = []
         """In the order in which they were reached first."""
         self._paired: dict[str, int] = {}
@@ -58,7 +58,7 @@ class RunCoverage:
     def add(self, sort: str, feature: str) -> None:
         found = self.features[sort]
         if feature not in found and len(found) < RUN_FEATURES_MAX:
-            found[feature] = self._moment()
+            found[feature] = self._position()
 
     def marked(self, name: str) -> None:
         """Add the mark, after each mark that was reached before."""
@@ -85,9 +85,9 @@ class RunCoverage:
     def hashed(self) -> tuple[Feature, ...]:
         """Every feature so far, small enough to send from a worker."""
         return tuple(
-            Feature(sort, _hash(sort, text), moment)
+            Feature(sort, _hash(sort, text), position)
             for sort, found in self.features.items()
-            for text, moment in found.items()
+            for text, position in found.items()
         )
 
 

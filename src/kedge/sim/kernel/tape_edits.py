@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
 
-from kedge.sim.kernel.choices import STREAMS, Moment, Tape, pack, unpack
+from kedge.sim.kernel.choices import STREAMS, Tape, TapePosition, pack, unpack
 
 EDITS_MAX = 3
 """Edits of one mutation."""
@@ -22,16 +22,16 @@ PLAIN_TAIL_SHARE = 0.5
 _Edit: TypeAlias = Callable[[Random, Tape, Tape], None]
 
 
-def mutate(tape: Tape, moment: Moment, other: Tape, source: Random) -> Tape:
+def mutate(tape: Tape, position: TapePosition, other: Tape, source: Random) -> Tape:
     """An edited copy of `tape`. Equal sources give equal edits.
 
-    Half of the mutations go back to `moment`, at which the tape reached something new, and draw the rest again: a bug
+    Half of the mutations go back to `position`, at which the tape reached something new, and draw the rest again: a bug
     that needs one thing more is often near. A splice takes its second part from `other`.
     """
     edited = tape.copy()
     edited.tail_seed = source.getrandbits(32)
     if source.random() < RETURN_SHARE:
-        edited.cut(moment)
+        edited.cut(position)
         return edited
     if source.random() < PLAIN_TAIL_SHARE:
         edited.tail_seed = None

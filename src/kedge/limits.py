@@ -1111,7 +1111,7 @@ class Limits:
     )
     http_flow_waiting_max: int = bound(
         256,
-        "the same of one user, or of the ServiceAccounts of one namespace",
+        "the same of one user, of the ServiceAccounts of one namespace, or of callers at one address",
         metric="kedge_http_flow_refused_total",
     )
     http_wait_s_max: float = bound(

@@ -19,6 +19,8 @@ WINDOWS_S = {"5m": 300.0, "30m": 1_800.0, "1h": 3_600.0, "6h": 21_600.0}
 """The windows of `kedge_slo_burn_ratio`: a short and a long one for a fast burn, and for a slow one."""
 ALERT_BURNS = (("1h", "5m", 14.4), ("6h", "30m", 6.0))
 """Long window, short window, and the burn rate in both past which `deploy/prometheus/alerts.yaml` raises an alert."""
+BAD_EVENTS_MIN = 5
+"""Bad events in the short window from which on a burn counts: a process that has just started has few events."""
 TIME_TO_BOUND, TIME_TO_READY, API_AVAILABILITY = "time-to-bound", "time-to-ready", "api-availability"
 
 
@@ -72,16 +74,23 @@ class SloEvents:
 
     def burn(self, window_s: float) -> float | None:
         """The burn rate of the last `window_s` seconds, up to one slice more; None if they had no events."""
-        first = int((self._env.monotonic() - window_s) / SLICE_S)
-        recent = [each for each in self._slices if each[0] >= first]
+        recent = self._recent(window_s)
         return burn_rate(sum(each[1] for each in recent), sum(each[2] for each in recent), self._objective)
 
     def is_past_alert(self) -> bool:
-        """Whether both windows of an alert burn faster than its bound."""
+        """Whether both windows of an alert burn faster than its bound, by more than a few events."""
         return any(
-            all((self.burn(WINDOWS_S[each]) or 0.0) > most for each in (long, short))
+            self._bad_events(WINDOWS_S[short]) >= BAD_EVENTS_MIN
+            and all((self.burn(WINDOWS_S[each]) or 0.0) > most for each in (long, short))
             for long, short, most in ALERT_BURNS
         )
+
+    def _bad_events(self, window_s: float) -> int:
+        return sum(each[2] for each in self._recent(window_s))
+
+    def _recent(self, window_s: float) -> list[list[int]]:
+        first = int((self._env.monotonic() - window_s) / SLICE_S)
+        return [each for each in self._slices if each[0] >= first]
 
     def _shown(self, window_s: float) -> float:
         found = self.burn(window_s)

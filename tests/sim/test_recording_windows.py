@@ -205,10 +205,20 @@ def test_a_burn_past_the_bounds_of_its_alert_opens_a_window_that_ends_after_it_a
         await asyncio.sleep(40)
         assert here.kept() == ""
         burning.append("time-to-bound")
-        await asyncio.sleep(280)
+        await asyncio.sleep(160)
         assert here.kept() == "window: burn time-to-bound"
-        await asyncio.sleep(60)
+        await asyncio.sleep(80)
         assert here.kept() == "", "a burn without an end is recorded for a bounded time"
+        burning.clear()
+        await asyncio.sleep(40)
+        burning.append("time-to-bound")
+        await asyncio.sleep(40)
+        assert here.kept() == "", "a rate that moves around its bound is one burn"
+        burning.clear()
+        await asyncio.sleep(320)
+        burning.append("time-to-bound")
+        await asyncio.sleep(16)
+        assert here.kept() == "window: burn time-to-bound", "it was below the bound for long enough"
         following.cancel()
 
     in_virtual_time(program, decision_window_after_s=60, decision_burn_window_s_max=300)

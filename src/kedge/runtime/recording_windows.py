@@ -57,8 +57,8 @@ class RecordingWindows:
             SCHEDULING_POLICY_KIND: self._policy_changed,
             **dict.fromkeys(ADMISSION_KINDS, self._admission_changed),
         }
-        self._burning: dict[str, float] = {}
-        """Each objective past the bounds of its alert, and since when."""
+        self._burning: dict[str, tuple[float, float]] = {}
+        """Each objective that was past the bounds of its alert lately: since when, and when it was last."""
         self._refused = env.metrics.counter(
             "kedge_decisions_windows_refused_total", "Windows that were not opened, because too many were open"
         )
@@ -141,13 +141,15 @@ class RecordingWindows:
         """Everything is kept while an objective burns too fast and a while longer, for a bounded time in all.
 
         The window opens when the bounds are passed, which is before the alert is raised: the first decisions have the
-        causes.
+        causes. A rate that moves around its bound is one burn until it was below for as long as a window may be open.
         """
         limits, now_s = self._env.limits, self._env.monotonic()
-        burning = set(past_alert)
-        self._burning = {slo: since_s for slo, since_s in self._burning.items() if slo in burning}
-        for slo in sorted(burning):
-            left_s = self._burning.setdefault(slo, now_s) + limits.decision_burn_window_s_max - now_s
+        most_s = limits.decision_burn_window_s_max
+        self._burning = {slo: burn for slo, burn in self._burning.items() if now_s - burn[1] < most_s}
+        for slo in sorted(set(past_alert)):
+            since_s = self._burning.get(slo, (now_s, now_s))[0]
+            self._burning[slo] = (since_s, now_s)
+            left_s = since_s + most_s - now_s
             if left_s > 0:
                 self._try_to_open(f"burn {slo}", min(limits.decision_window_after_s, left_s))
 

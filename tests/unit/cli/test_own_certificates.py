@@ -135,6 +135,20 @@ async def test_a_certificate_is_renewed_thirty_days_before_its_end_and_not_earli
 
 
 @on_loop
+async def test_a_damaged_file_does_not_hold_up_the_other_certificates(tmp_path: Path) -> None:
+    clock = Clock(timedelta())
+    async with https_server(tmp_path, clock) as (_, port):
+        first = await served(tmp_path, port)
+        (tmp_path / "agent-client.pem").write_text("damaged")
+        (tmp_path / "serving.pem").unlink()
+
+        async def is_another() -> bool:
+            return await served(tmp_path, port) != first
+
+        await eventually(is_another)
+
+
+@on_loop
 async def test_a_certificate_file_that_is_damaged_is_reported_and_the_server_serves_on(tmp_path: Path) -> None:
     clock = Clock(timedelta())
     async with https_server(tmp_path, clock) as (_, port):

@@ -198,7 +198,8 @@ def test_a_generation_ahead_of_the_status_is_counted_until_the_status_follows() 
 def test_an_objective_is_past_its_alert_once_pods_have_waited_too_long_without_a_scrape() -> None:
     fed = FedCaches()
     signals = PodSignals(fed.clock.env, fed.pods)
-    fed.pod("slow", spec={})
+    for number in range(5):
+        fed.pod(f"slow-{number}", spec={})
     assert signals.past_alert() == []
     fed.clock.pass_s(11)
     assert signals.past_alert() == [BOUND]

@@ -15,6 +15,7 @@ from kedge.env import Env
 from kedge.limits import Limits
 from kedge.server.http.access import Authenticator
 from kedge.server.http.exchange import HttpRequest
+from kedge.server.http.flow.levels import PriorityLevel
 from kedge.server.http.list_parts import SLICE_ITEMS
 from kedge.server.service import Service
 
@@ -112,34 +113,43 @@ async def test_a_call_has_the_identity_of_its_batch_whatever_it_claims() -> None
         assert [each[1] for each in answers] == [403, 403]
 
 
-class SlowFor(Authenticator):
-    """Takes every caller for an administrator; for one path only after a while."""
-
-    def __init__(self, path: bytes) -> None:
-        self._path = path
-        self.go_on = asyncio.Event()
-
-    def caller(self, request: HttpRequest) -> Caller | None:
-        return None if request.path == self._path else Caller("admin", (MASTERS,))
-
-    async def token_caller(self, request: HttpRequest, service: Service, env: Env) -> Caller:
-        del request, service, env
-        await self.go_on.wait()
-        return Caller("admin", (MASTERS,))
-
-
 @on_loop
 async def test_an_answer_does_not_wait_for_a_slow_call() -> None:
-    slow = SlowFor(f"{CONFIG_MAPS}/a".encode())
-    async with local_api(authenticator=slow) as (_, port):
+    async with local_api() as (server, port):
         await create_config_map(port, "a")
+        flow = server.handler.flow
+        lane = flow._requests[PriorityLevel.OTHERS]
+        lane.take("someone", lane.capacity, 1)  # the first call waits for a seat
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         calls = [
-            ["PATCH", f"{CONFIG_MAPS}/a", MERGE, {"data": {"x": "1"}}],
+            ["PATCH", f"{CONFIG_MAPS}/a", {**MERGE, "Impersonate-User": "ada"}, {"data": {"x": "1"}}],
             call("POST", CONFIG_MAPS, {"metadata": {"name": "quick"}}),
         ]
         writer.write(request("POST", "/kedge/batch", calls))
         assert b"[1,201," in await asyncio.wait_for(reader.readuntil(b"}]\n"), 20)
-        slow.go_on.set()
-        assert b"[0,200," in await asyncio.wait_for(reader.read(), 20)
+        flow.release(lane, "someone", lane.capacity)
+        assert b"[0,403," in await asyncio.wait_for(reader.read(), 20)
         writer.close()
+
+
+class TokensCounted(Authenticator):
+    """Every token is the administrator's."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+
+    async def token_caller(self, request: HttpRequest, service: Service, env: Env) -> Caller:
+        del request, service, env
+        self.tokens += 1
+        return Caller("admin", (MASTERS,))
+
+
+@on_loop
+async def test_the_token_of_a_batch_is_checked_once() -> None:
+    """Each check is charged to the flow of the address: calls of a batch would be refused behind a few batches."""
+    tokens = TokensCounted()
+    async with local_api(authenticator=tokens) as (_, port):
+        calls = [call("POST", "/api/v1/namespaces", {"metadata": {"name": f"n-{n}"}}) for n in range(8)]
+        answers = await batch(port, *calls)
+        assert [each[1] for each in answers] == [201] * 8
+    assert tokens.tokens == 1

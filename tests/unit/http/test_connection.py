@@ -111,6 +111,21 @@ async def test_a_large_body_in_chunks_is_refused_when_it_is_too_large() -> None:
 
 
 @on_loop
+async def test_a_trailer_behind_a_chunked_body_is_no_header() -> None:
+    """A proxy that keeps clients from acting as others removes headers, and may leave trailers."""
+    head = b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    body = b'{"metadata":{"name":"a"}}'
+    chunks = b"%x\r\n%b\r\n0\r\nImpersonate-User: ada\r\n\r\n" % (len(body), body)
+    async with local_api() as (_, port):
+        code, made = code_and_status(await exchange(port, head, chunks, end=False))
+    assert (code, made["metadata"]["name"]) == (201, "a")
+    async with local_api(limits=SMALL) as (_, port):
+        trailers = b"".join(b"x-%d: %b\r\n" % (n, b"a" * 100) for n in range(1_000))
+        code, _ = code_and_status(await exchange(port, head, b"0\r\n" + trailers + b"\r\n", end=False))
+    assert code == 431
+
+
+@on_loop
 async def test_a_length_beside_chunks_is_refused() -> None:
     head = b"POST /api HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     async with local_api() as (_, port):

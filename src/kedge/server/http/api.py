@@ -181,7 +181,7 @@ class ApiHandler:
 
     async def __call__(self, request: HttpRequest, exchange: Exchange) -> None:
         # Always set: the task of a request that was pipelined begins in the context of the one before it.
-        DECISION.set(request.headers.get(http_headers.DECISION, b"").decode("latin-1"))
+        _log_below(request)
         if self._auditor is not None and exchange.audit is None:
             begin_audit(self._auditor, request, exchange, self._env)
         try:
@@ -201,6 +201,7 @@ class ApiHandler:
             self._end_audit(exchange)
 
     def _fail_unexpectedly(self, request: HttpRequest, exchange: Exchange) -> None:
+        _log_below(request)  # a request that needs no task runs in the context of another one
         _LOG.exception("request %s %s failed", request.method, request.path.decode("latin-1"))
         if not exchange.started:  # otherwise the connection is cut: half a reply must not look whole
             exchange.respond(500, status_body(500, "InternalError", "internal error: see the log of the server"))
@@ -226,7 +227,7 @@ class ApiHandler:
             if await self._admitted(exchange, GET_UNITS):
                 await self._answer_openly(path, request, exchange)
             return
-        shown = self._page_caller(request) or self._authenticator.caller(request)
+        shown = request.caller or self._page_caller(request) or self._authenticator.caller(request)
         if shown is None:
             if not await self._admitted(exchange, TOKEN_UNITS):
                 return
@@ -235,7 +236,7 @@ class ApiHandler:
         if path == BACKUP_PATH:
             await serve_backup(self._service, self._env, caller, exchange)
         elif path == _BATCH_PATH and request.method == "POST":
-            await serve_batch(self, request, exchange, self._env.limits)  # each call has a seat of its own
+            await serve_batch(self, request, exchange, self._env.limits, shown)  # each call has a seat of its own
         elif path == ROTATE_KEYS_PATH.encode() and request.method == "POST":
             self._check_path(caller, request)
             exchange.respond(200, _encode(await self._service.rotate_keys(caller)))
@@ -405,6 +406,11 @@ class ApiHandler:
             return False
         exchange.respond(200, body)
         return True
+
+
+def _log_below(request: HttpRequest) -> None:
+    """Log lines from here on are of the decision behind the request."""
+    DECISION.set(request.headers.get(http_headers.DECISION, b"").decode("latin-1"))
 
 
 class ServerStopping(Exception):

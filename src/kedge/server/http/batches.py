@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from kedge.api.access import Caller
 from kedge.api.http_batch import BATCH_PATH, BatchAnswer, BatchCall, decode_calls, encode_batch
 from kedge.errors import BadRequest
 from kedge.limits import Limits
@@ -21,8 +22,10 @@ _INHERITED = (b"authorization", IMPERSONATION)
 batch does not: it is authorized like a request that comes alone."""
 
 
-async def serve_batch(handler: Handler, request: HttpRequest, exchange: Exchange, limits: Limits) -> None:
-    """Handle every call of a batch at once. Nothing is done if a call cannot be read.
+async def serve_batch(
+    handler: Handler, request: HttpRequest, exchange: Exchange, limits: Limits, caller: Caller
+) -> None:
+    """Handle every call of a batch at once, as of `caller`. Nothing is done if a call cannot be read.
 
     Raises:
         BadRequest: it is no batch, has too many calls, or one that is no write.
@@ -34,7 +37,7 @@ async def serve_batch(handler: Handler, request: HttpRequest, exchange: Exchange
     if len(calls) > limits.http_batch_calls_max:
         raise BadRequest(f"a batch has at most {limits.http_batch_calls_max} calls, not {len(calls)}: send several")
     answers = _Answers(exchange, len(calls))
-    pairs = [_pair(_request_of(call, request), answers, index) for index, call in enumerate(calls)]
+    pairs = [_pair(_request_of(call, request, caller), answers, index) for index, call in enumerate(calls)]
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(handler(*pair)) for pair in pairs]
     if tasks:
@@ -52,7 +55,7 @@ def _pair(request: HttpRequest, answers: _Answers, index: int) -> tuple[HttpRequ
     return request, exchange
 
 
-def _request_of(call: BatchCall, batch: HttpRequest) -> HttpRequest:
+def _request_of(call: BatchCall, batch: HttpRequest, caller: Caller) -> HttpRequest:
     if call.method not in _METHODS:
         raise BadRequest(f"a batch is of writes, and {call.method} is none: send it alone")
     found = HttpRequest()
@@ -71,7 +74,7 @@ def _request_of(call: BatchCall, batch: HttpRequest) -> HttpRequest:
         raise BadRequest("a batch holds no other batch")
     body = bytes(call.body)
     found.body = b"" if body == b"null" else body
-    found.peer = batch.peer
+    found.peer, found.caller = batch.peer, caller
     return found
 
 

@@ -164,6 +164,8 @@ class HttpConnection(asyncio.Protocol):
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._limits.http_header_bytes_max:
             raise self._head_too_large()
+        if not self._reading_head:
+            return  # a trailer behind a chunked body: a proxy that removes headers has not seen it
         headers, name = self._request.headers, name.lower()
         headers[name] = b"%b, %b" % (headers[name], value) if name in headers else value
         if name in _SPECIAL:

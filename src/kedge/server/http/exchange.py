@@ -42,6 +42,8 @@ class HttpRequest(msgspec.Struct, eq=False):
     version: str = "1.1"
     late: bool = False
     """Whether it began to arrive after the server had begun to stop."""
+    caller: Caller | None = None
+    """In a call of a batch: the caller of the batch."""
     peer: PeerCertificate | None = None
     """The client's certificate; None without one."""
 

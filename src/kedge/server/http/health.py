@@ -11,6 +11,7 @@ import asyncio
 from kedge.api.requests import List, ListOptions
 from kedge.env import Env
 from kedge.errors import OperatingError
+from kedge.logs import DECISION
 from kedge.server.http.exchange import Exchange, HttpRequest
 from kedge.server.http.parameters import parse_query
 from kedge.server.service import Service
@@ -49,6 +50,7 @@ class HealthChecks:
         return await asyncio.shield(answer)
 
     async def _ask_store(self) -> str:
+        DECISION.set("")  # several requests share the answer
         kind = next(iter(self._service.kinds))
         try:
             async with asyncio.timeout(_ANSWER_S):

@@ -13,10 +13,11 @@ from kedge.api.access import Caller
 from kedge.api.event_bodies import event_body, event_key, event_repeat
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.requests import Binding
+from kedge.api.requests import Binding, DeleteOptions
 from kedge.api.wellknown import EVENT_KIND
-from kedge.errors import Forbidden
+from kedge.errors import Forbidden, NotFound
 from kedge.keys import Key
+from kedge.server.service import Service
 
 A, B = agent_of("node-a"), agent_of("node-b")
 EVENT = KINDS.of_key_kind(EVENT_KIND)
@@ -45,7 +46,18 @@ def event(name: str, kind: str, about: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+async def uid_of(service: Service, name: str) -> str:
+    """The uid of the pod of this name, or of one that is gone."""
+    try:
+        return (await service.get(Key("Pod", "default", name))).uid
+    except NotFound:
+        return "gone"
+
+
 async def write(world: World, caller: Caller, body: dict[str, Any]) -> Key:
+    about = body["involvedObject"]
+    if about["kind"] == "Pod" and "uid" not in about:
+        body = {**body, "involvedObject": {**about, "uid": await uid_of(world.service, about["name"])}}
     return (await world.service.create(EVENT, body, options=written_by(caller))).object.key
 
 
@@ -69,6 +81,26 @@ async def test_an_agent_writes_the_events_of_its_event_writer() -> None:
     about_node = event("n", "Node", "node-a", source={"component": "agent-node-a", "host": "node-a"})
     await write(world, A, about_node)
     await write(world, A, event("gone", "Pod", "deleted-before-its-last-event"))
+
+
+@asynchronous
+async def test_the_last_event_about_a_pod_may_come_after_another_pod_has_its_name() -> None:
+    world, made = await bound_world()
+    await world.service.delete(made.key, options=DeleteOptions(grace_s=0))
+    await world.create(pod())  # not bound yet
+    last = {"kind": "Pod", "name": made.key.name, "uid": made.uid}
+    await write(world, A, event("last", "Pod", "web-0", involvedObject=last))
+    with pytest.raises(Forbidden, match="may write its own Events alone"):
+        await write(world, A, event("new", "Pod", "web-0"))
+
+
+@asynchronous
+async def test_an_event_of_an_agent_about_a_pod_has_the_uid_of_the_pod() -> None:
+    """Without one it is shown with every pod of the name, also one that is created later."""
+    world, _ = await bound_world()
+    for name in ("web-0", "no-such"):
+        with pytest.raises(Forbidden, match="may write its own Events alone"):
+            await write(world, A, event(name, "Pod", name, involvedObject={"kind": "Pod", "name": name, "uid": ""}))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +136,7 @@ async def test_an_agent_changes_neither_the_events_of_others_nor_the_subject_of_
             await world.service.patch(key, change, options=written_by(A))
     own = await write(world, A, event("of-a", "Pod", "web-0"))
     moves: list[dict[str, Any]] = [
-        {"involvedObject": {"name": "loose"}},
+        {"involvedObject": {"name": "loose", "uid": await uid_of(world.service, "loose")}},
         {"involvedObject": {"kind": "Node", "name": "node-b"}},
         {"reportingComponent": "scheduler"},
     ]
@@ -132,7 +164,8 @@ async def test_an_agent_writes_events_over_http_in_the_stored_version_alone() ->
         path = "/api/v1/namespaces/default/events"
         right, _ = await api.send(A, "POST", path, event("right", "Node", "node-a"))
         wrong, refusal = await api.send(A, "POST", path, event("wrong", "Node", "node-b"))
-        loose, _ = await api.send(A, "POST", path, event("loose", "Pod", "loose"))
+        of_loose = {"kind": "Pod", "name": "loose", "uid": await uid_of(api.service, "loose")}
+        loose, _ = await api.send(A, "POST", path, event("loose", "Pod", "loose", involvedObject=of_loose))
         patched, _ = await api.send(B, "PATCH", f"{path}/right", {"message": "rewritten"})
         repeated, _ = await api.send(A, "PATCH", f"{path}/right", {"count": 2})
         newer, _ = await api.send(A, "PATCH", "/apis/events.k8s.io/v1/namespaces/default/events/right", {"note": "x"})

@@ -62,11 +62,15 @@ def _named(*values: Any) -> Iterator[str]:
 
 async def _is_about_own(core: Core, node: str, event: Object) -> bool:
     about = event.edit().get("involvedObject") or {}
-    kind, name = about.get("kind"), str(about.get("name") or "")
+    kind, name, uid = about.get("kind"), str(about.get("name") or ""), about.get("uid")
     if kind != POD_KIND:
         return kind == NODE_KIND and name == node
+    if not uid:
+        return False  # such an Event would be shown with every pod of this name
     key = Key(POD_KIND, event.key.namespace, name)  # validation: an Event is in the namespace of its object
     # Not a proof: Events of a busy pod would lose races, and the pod's node does not change.
     (found,) = (await core.store.get([key])).entries
-    # An agent deletes a pod before it writes the last Event about it.
-    return found is None or core.object_of(found).as_view(PodView).spec.node_name == node
+    # An agent deletes a pod before it writes the last Event about it, and another pod may have its name by then.
+    if found is None or core.object_of(found).uid != uid:
+        return True
+    return core.object_of(found).as_view(PodView).spec.node_name == node

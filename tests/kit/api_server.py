@@ -199,7 +199,7 @@ class ServerProcess:
         return done.stdout + done.stderr
 
     def whoami(self, token: str) -> str:
-        """What kubectl prints about the caller that has this token and no certificate."""
+        """The text that kubectl prints about the caller with this token and no certificate."""
         bare = self.state / "bare.kubeconfig"
         bare.write_text("")
         authority = ("--certificate-authority", str(self.state / "ca.crt"))

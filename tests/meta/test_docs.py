@@ -164,8 +164,11 @@ def check_python(words: list[str], folder: Path) -> None:
         assert [each for each in rest if each.startswith("-") and f"{each} " not in known] == []
         return
     shutil.copytree(ROOT / "docs", folder / "docs")
+    if module.startswith("tests."):
+        shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     check_run(sys.executable, "-m", module, *rest, cwd=folder)
-    for name in rest:
+    tables = [each.relative_to(folder).as_posix() for each in (folder / "tests").rglob("*.txt")]
+    for name in (*rest, *tables):
         assert (folder / name).read_text() == (ROOT / name).read_text(), f"{name} is out of date: {shlex.join(words)}"
 
 

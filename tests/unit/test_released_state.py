@@ -184,7 +184,7 @@ def test_a_claim_that_an_attempt_took_along_is_no_unreleased_claim_for_ever() ->
         claims.review("a")
     finally:
         _LedgerCache.revision = 20
-    assert not claims
+    assert not claims.by_node
     assert dropped == []
 
 
